@@ -171,10 +171,15 @@ class KSeq(Rule):
         hi = torch.where(there, rho[..., None], 0.)
         return Plan(p, q, torch.zeros_like(hi), hi, hi, reach, taken)
 
-# %% ../nbs/03_rules.ipynb #459d6a40
+# %% ../nbs/03_rules.ipynb #d3802170
 class WithoutReplacement(Rule):
     "Recursive rejection on distinct siblings. Source: Jeon et al. 2024 (RSD); the verifier of Sequoia and EAGLE-1."
     name = "without_replacement"
+    def __init__(self,
+                 shaped:bool=False, # hold back for the second candidate what it can serve; k = 2 only
+    ):
+        self.shaped = shaped
+
     def candidates(self, q, k, u):
         out, left = [], q
         for i in range(k):
@@ -192,6 +197,7 @@ class WithoutReplacement(Rule):
         return prob
 
     def _judge(self, p, q, candidates, count=None):
+        if self.shaped: return _judge_shaped(p, q, candidates)
         accept, R = [], p
         for x in candidates.unbind(-1):
             at = x.clamp(min=0)[..., None]; there = x >= 0
@@ -200,6 +206,37 @@ class WithoutReplacement(Rule):
             R = torch.where(there[..., None], residual(R, torch.minimum(R, q)), R)
             q = torch.where(there[..., None], _forget(q, x), q)
         return Judgement(torch.stack(accept, -1), R)
+
+# %% ../nbs/03_rules.ipynb #bc336fd7
+def _others(x):
+    "Sum of the other entries, [..., V]; for the largest entry added up anew, because a difference of near-equals rounds to nothing."
+    top = x.argmax(-1, keepdim=True)
+    return (x.sum(-1, keepdim=True) - x).scatter(-1, top, x.scatter(-1, top, 0.).sum(-1, keepdim=True)).clamp(min=0)
+
+def _first_of_two(p, q, others):
+    "First acceptance a(x), [..., V]; Z by bisection, then a ≤ w, so that a rounded Z costs acceptance and nothing else."
+    tiny = torch.finfo(q.dtype).tiny
+    w = torch.where(q > 0, p/q.clamp(min=tiny), 0.)
+    a = lambda Z: ((w - Z[..., None])*others + q).clamp(0, 1)
+    lo, hi = torch.zeros_like(p[..., 0]), (q/others).sum(-1)
+    for _ in range(60 if q.dtype == torch.float64 else 32):
+        Z = (lo + hi)/2
+        more = (q*(1 - a(Z))/others).sum(-1) > Z
+        lo, hi = torch.where(more, Z, lo), torch.where(more, hi, Z)
+    return torch.minimum(a(hi), w)
+
+def _judge_shaped(p, q, candidates):
+    if candidates.shape[-1] != 2: raise ValueError(f"k: shaped draws without replacement are known in closed form for k = 2 only, got k = {candidates.shape[-1]}; use shaped=False")
+    tiny, lone, others = torch.finfo(q.dtype).tiny, candidates[..., 1:] < 0, _others(q).clamp(min=torch.finfo(q.dtype).tiny)
+    ratio = torch.where(q > 0, p/q.clamp(min=tiny), 0.).clamp(max=1)
+    a = torch.where(lone, ratio, _first_of_two(p, q, others))                        # one possible token: nobody to hold back for
+    z = q*(1 - a)/others
+    exposed = torch.where(lone, 0., q*_others(z))
+    left = (p - q*a).clamp(min=0)
+    b = torch.where(exposed > 0, left/exposed.clamp(min=tiny), 0.).clamp(max=1)
+    table = torch.stack([a, b], -2)                                                  # [..., 2, V]
+    accept = table.gather(-1, candidates.clamp(min=0)[..., None])[..., 0]
+    return Judgement(accept*(candidates >= 0), residual(left, torch.minimum(left, exposed)))
 
 # %% ../nbs/03_rules.ipynb #3a936506
 def certainty_units(

@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['Verified', 'verify_tree', 'joint_law']
 
-# %% ../nbs/08_verify.ipynb #59a5f20a
+# %% ../nbs/08_verify.ipynb #0feb1366
 from dataclasses import dataclass
+from functools import partial
 import torch
 from torch import Tensor
 from .laws import check_law, draw, uniforms
 from .rules import Rule, first_accepted, get_rule
 from .trees import Tree
+from .budgets import judge_within, path_budgets, settle, _node_rows
 
 # %% ../nbs/08_verify.ipynb #e06acd7a
 @dataclass(repr=False)
@@ -60,7 +62,20 @@ def _walk(tree, p, q, tokens, rule, u):
     bonus = (children[node] < 0).all(-1)
     return Verified(path, (path >= 0).sum(-1), draw(last, u[:, :1])[:, 0], bonus, last)
 
-# %% ../nbs/08_verify.ipynb #e36afd86
+# %% ../nbs/08_verify.ipynb #830a9150
+def _settle_paths(tree, p, q, tokens, rule, u):
+    "`verify_tree` with path budgets, without checks, on one batch axis."
+    found = path_budgets(tree, p, q, tokens, rule)
+    path = settle(tree, u < found.coin)
+    accepted = (path >= 0).sum(-1)
+    end = torch.cat([torch.zeros_like(path[:, :1]), path], -1).gather(-1, accepted[:, None])[:, 0]
+    leaf = (tree.children.to(tokens.device)[end] < 0).all(-1)
+    rows = torch.arange(len(end), device=end.device)
+    recovered = judge_within(rule, *_node_rows(tree, p, q, tokens, found.budget, rows, end)[0])[2]
+    last = torch.where(leaf[:, None], _rows(p, end), recovered)
+    return Verified(path, accepted, draw(last, u[:, :1])[:, 0], leaf, last)
+
+# %% ../nbs/08_verify.ipynb #f7a61a07
 def verify_tree(
     tree:Tree|str, # shape, N nodes of which I have children
     p:Tensor, # target rows: law of the token after each node, [..., N, V]
@@ -69,6 +84,7 @@ def verify_tree(
     rule:str|Rule="resispec", # how siblings were drawn and are judged
     u:Tensor|None=None, # uniforms, [..., N]: u[n] tests node n, u[0] draws the last token; from `generator` if None
     generator:torch.Generator|None=None, # source of the uniforms
+    budgets:bool=False, # judge whole paths (path budgets) instead of node by node
 ) -> Verified:
     "Walk the tree from the root, node by node. `ValueError` for laws, shapes or ids that do not fit. Source: Miao et al. 2024, Algorithm 2, for any rule."
     tree, rule = Tree.parse(tree), get_rule(rule)
@@ -76,7 +92,7 @@ def verify_tree(
     batch, N, V = tokens.shape[:-1], tree.size, p.shape[-1]
     dtype = torch.promote_types(torch.promote_types(p.dtype, q.dtype), torch.float32)
     if u is None: u = uniforms((*batch, N), generator, tokens.device)
-    v = _walk(tree, p.to(dtype).reshape(-1, N, V), q.to(dtype).reshape(-1, len(tree.inner), V), tokens.reshape(-1, N), rule, u.reshape(-1, N))
+    v = (_settle_paths if budgets else _walk)(tree, p.to(dtype).reshape(-1, N, V), q.to(dtype).reshape(-1, len(tree.inner), V), tokens.reshape(-1, N), rule, u.reshape(-1, N))
     return Verified(v.path.reshape(*batch, -1), *(x.reshape(batch) for x in (v.accepted, v.token, v.bonus)), v.law.reshape(*batch, V))
 
 # %% ../nbs/08_verify.ipynb #a30c2b64
@@ -92,46 +108,57 @@ def _check_tree(tree, p, q, tokens, u):
     if tokens.is_floating_point(): raise ValueError(f"tokens: expected integer ids, got {tokens.dtype}")
     if ((tokens[..., 1:] >= p.shape[-1]) | (tokens[..., 1:] < -1)).any(): raise ValueError(f"tokens: an id lies outside the vocabulary of {p.shape[-1]} tokens")
 
-# %% ../nbs/08_verify.ipynb #9fa25769
+# %% ../nbs/08_verify.ipynb #6aa3b389
 def joint_law(
     tree:Tree, # small: V^(N-1)·2^(N-1) cases are summed
     target:list, # laws by context: target[d] is [V]*d + [V]; at least tree.levels tables
     draft:list, # the same for the draft; at least tree.levels-1 tables
     rule:Rule, # the rule to check
-    verify=verify_tree, # the verifier to check; called as verify(tree, p, q, tokens, rule, u=u)
+    verify=None, # the verifier to check, called as verify(tree, p, q, tokens, rule, u=u); `verify_tree` if None
+    budgets:bool=False, # check path budgets
+    coins=None, # coins(tree, p, q, tokens, rule) -> [cases, N]: the probability that `verify` lets each node's uniform pass; as judged if None
 ) -> Tensor: # [V]*tree.levels
     "Law of the next `tree.levels` tokens when they are made by speculative steps, by enumerating tokens and coins. Source: ours."
-    V, N = target[0].shape[-1], tree.size
-    tokens, p, q, weight, accept = _all_trees(tree, target, draft, rule)
-    coins = torch.cartesian_prod(*[torch.tensor([0., 1 - 2**-53], dtype=torch.float64)]*(N - 1)).reshape(-1, N - 1)
-    won = (coins == 0)[None]                                                         # a uniform of 0 passes, one just under 1 fails
-    w = weight[:, None]*torch.where(won, accept[:, None, 1:], 1 - accept[:, None, 1:]).prod(-1)
+    tokens, p, q, weight = _all_trees(tree, target, draft, rule)
+    verify = verify or partial(verify_tree, budgets=budgets)
+    coins = coins or (_budget_coins if budgets else _node_coins)
+    pass_, N = coins(tree, p, q, tokens, rule)[:, None, 1:], tree.size
+    won = torch.cartesian_prod(*[torch.tensor([True, False])]*(N - 1)).reshape(1, -1, N - 1)
+    w = weight[:, None]*torch.where(won, pass_, 1 - pass_).prod(-1)
     row, coin = (w > 0).nonzero().unbind(-1)
-    u = torch.cat([torch.zeros(len(row), 1, dtype=torch.float64), coins[coin]], -1)
+    u = torch.where(won[0], 0., 1 - 2**-53).double()[coin]                            # a uniform of 0 passes, one just under 1 fails
+    u = torch.cat([torch.zeros(len(row), 1, dtype=torch.float64), u], -1)
     v = verify(tree, p[row], q[row], tokens[row], rule, u=u)
     return _complete(v, tokens[row], w[row, coin], target, tree.levels)
 
-# %% ../nbs/08_verify.ipynb #d26a86f1
+# %% ../nbs/08_verify.ipynb #3d7c12b4
 def _all_trees(tree, target, draft, rule):
-    "Every assignment of tokens with positive probability: tokens, p, q, its probability, and each node's acceptance."
+    "Every assignment of tokens with positive probability: tokens, p, q, its probability."
     V, N = target[0].shape[-1], tree.size
-    tokens = torch.cartesian_prod(*[torch.arange(-1, V)]*(N - 1)).reshape(-1, N - 1)
-    tokens = torch.cat([torch.zeros_like(tokens[:, :1]), tokens], -1)
+    tokens, weight = torch.zeros(1, N, dtype=torch.long), torch.ones(1, dtype=torch.float64)
     paths = [[] for _ in range(N)]
     for n in range(1, N): paths[n] = paths[tree.parents[n]] + [n]
     ctx = lambda tables, n: tables[len(paths[n])][tuple(tokens[:, m].clamp(min=0) for m in paths[n])].expand(len(tokens), V)
-    weight, accept = torch.ones(len(tokens), dtype=torch.float64), torch.zeros(len(tokens), N, dtype=torch.float64)
-    for n in tree.inner:
-        kids = list(tree.child_lists[n]); absent = (tokens[:, n] < 0) if n else torch.zeros(len(tokens), dtype=torch.bool)
-        law_of = rule.candidate_law(ctx(draft, n), tokens[:, kids])
-        weight = weight*torch.where(absent, (tokens[:, kids] < 0).all(-1).double(), law_of)    # nothing grows where there is no token
-    tokens, weight = tokens[weight > 0], weight[weight > 0]
-    accept = accept[:len(tokens)]
-    p = torch.stack([ctx(target, n) for n in range(N)], 1); q = torch.stack([ctx(draft, n) for n in tree.inner], 1)
+    for n in tree.inner:                                             # the candidates of one node after another
+        kids = list(tree.child_lists[n]); k = len(kids)
+        new = torch.cartesian_prod(*[torch.arange(-1, V)]*k).reshape(-1, k)
+        row, tup = torch.arange(len(tokens)).repeat_interleave(len(new)), new.repeat(len(tokens), 1)
+        absent = tokens[row, n] < 0
+        prob = torch.where(absent, (tup < 0).all(-1).double(), rule.candidate_law(ctx(draft, n)[row], tup))   # nothing grows where there is no token
+        keep = prob > 0
+        tokens, weight = tokens[row[keep]], weight[row[keep]]*prob[keep]
+        tokens[:, kids] = tup[keep]
+    return tokens, torch.stack([ctx(target, n) for n in range(N)], 1), torch.stack([ctx(draft, n) for n in tree.inner], 1), weight
+
+def _node_coins(tree, p, q, tokens, rule):
+    "Acceptance of every node, given that it is tested."
+    out = torch.zeros(tokens.shape, dtype=p.dtype)
     for i, n in enumerate(tree.inner):
         kids = list(tree.child_lists[n])
-        accept[:, kids] = rule._judge(p[:, n], q[:, i], tokens[:, kids]).accept
-    return tokens, p, q, weight, accept
+        out[:, kids] = rule._judge(p[:, n], q[:, i], tokens[:, kids]).accept
+    return out
+
+def _budget_coins(tree, p, q, tokens, rule): return path_budgets(tree, p, q, tokens, rule).coin
 
 def _complete(v, tokens, w, target, levels):
     "Joint law of `levels` tokens from weighted walks; what a walk did not emit follows the target."

@@ -13,10 +13,9 @@ __all__ = ['MAX_TUPLES', 'TOLERANCE', 'LOOKS', 'MUTANTS', 'Outcome', 'outcome', 
            'ShapedTestsPlainResidual', 'LowWindow', 'UnscaledAnchors', 'PublishedRoom', 'PublishedDraft',
            'PublishedSequential', 'WrongDice', 'OneUniform', 'SharedCoin', 'DraftNoiseReused', 'CoarseDice', 'OffByOne']
 
-# %% ../nbs/04_certify.ipynb #0262cb38
-import argparse, importlib, itertools, math, os, random, sys
+# %% ../nbs/04_certify.ipynb #14ab9c72
+import argparse, functools, importlib, itertools, math, os, random, sys
 from dataclasses import dataclass, field
-from functools import partial
 import torch
 from torch import Tensor
 from .laws import check_k, check_pair, draw, kl, one_hot, total_variation, uniforms
@@ -226,7 +225,8 @@ def g_test(
     G = 2*torch.xlogy(counts[keep], counts[keep]/e[keep]).sum()
     return float(torch.special.gammaincc(torch.tensor((cells - 1)/2).double(), G.clamp(min=0)/2))
 
-# %% ../nbs/04_certify.ipynb #2cceaa95
+# %% ../nbs/04_certify.ipynb #7c6462cc
+@functools.lru_cache
 def power(
     n:int, # samples
     tv:float, # true total variation
@@ -255,10 +255,10 @@ def sample_size(
     while power(n, tv, cells, alpha) < at_least: n = int(n*1.1)
     return n
 
-# %% ../nbs/04_certify.ipynb #5edd739e
+# %% ../nbs/04_certify.ipynb #6d5eff2e
 def _nodes():
     "(name, p, q, k) for tests by sampling, smallest first."
-    t = partial(torch.tensor, dtype=torch.float32)
+    t = functools.partial(torch.tensor, dtype=torch.float32)
     return [("coin", t([.5, .5]), t([.9, .1]), 1), ("same one-hot", t([0., 1, 0]), t([0., 1, 0]), 2),
             ("sharp draft", t([.2, .3, .5]), t([.8, .1, .1]), 1), ("three tokens", t([.4, .3, .3]), t([.6, .3, .1]), 2),
             ("target lacks a token", t([0., .5, .3, .2]), t([.5, .3, .2, 0.]), 1), ("mirror", t([.1, .2, .3, .4]), t([.4, .3, .2, .1]), 2),
@@ -554,17 +554,18 @@ class DropsTheUnlikely(Recursion):
     def ratio(self, R, q, x): return torch.where(_pick(q, x) < .25, 0., super().ratio(R, q, x))
     def after(self, R, q, x): return torch.where((_pick(q, x) < .25)[..., None], R, super().after(R, q, x))
 
-# %% ../nbs/04_certify.ipynb #5adc879f
+# %% ../nbs/04_certify.ipynb #30d28b5f
 @mutant("drafts the likeliest token, judges it as if drawn from q")
 class LikeliestDraft(Recursion):
     def candidates(self, q, k, u): return q.argmax(-1, keepdim=True).expand(*q.shape[:-1], k)
     def candidate_law(self, q, candidates): return (candidates == q.argmax(-1, keepdim=True)).all(-1).to(q.dtype)
 
 @mutant("drafts the k likeliest tokens, judges them by the ratio test")
-class TopDraft(Recursion):
+class TopDraft(WithoutReplacement):
     def candidates(self, q, k, u):
-        top = q.topk(min(k, q.shape[-1])).indices
-        return torch.cat([top, top[..., -1:].expand(*top.shape[:-1], k - top.shape[-1])], -1)
+        top = q.topk(min(k, q.shape[-1]))
+        ids = torch.where(top.values > 0, top.indices, -1)
+        return torch.cat([ids, ids.new_full((*ids.shape[:-1], k - ids.shape[-1]), -1)], -1)
     def candidate_law(self, q, candidates): return (candidates == self.candidates(q, candidates.shape[-1], None)).all(-1).to(q.dtype)
 
 @mutant("draws from the top two tokens of q, judges by the whole of q")

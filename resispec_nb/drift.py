@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['residual']
 
-# %% ../nbs/01_drift.ipynb #ae218008
+# %% ../nbs/01_drift.ipynb #b411bab9
 import torch
 from torch import Tensor
-from .laws import check_pair
 
-# %% ../nbs/01_drift.ipynb #2bccd891
+# %% ../nbs/01_drift.ipynb #035535ad
 def residual(
     p:Tensor, # target law, [..., V]
     taken:Tensor, # mass already output as accepted tokens, [..., V], at most p
 ) -> Tensor: # law of the recovered token, [..., V]
     "What acceptance has left of `p`, normalised; `p` itself where nothing is left. Source: Leviathan et al. 2023, Algorithm 1; the case of nothing left is ours."
-    left = (p - taken).clamp(min=0)
+    left = (p - taken).clamp_(min=0)
     total = left.sum(-1, keepdim=True)
-    return torch.where(total > 0, left/total.clamp(min=torch.finfo(p.dtype).tiny), p)
+    nothing = (total <= 0).to(p.dtype)                          # 1 where nothing is left
+    return left.addcmul_(p, nothing).div_(total + nothing)

@@ -1,0 +1,32 @@
+"""The runs behind nbs/23_two_rules: decoding under two rules, and the cost of a plan. Stopped runs go on where they stopped."""
+import json, statistics, time
+from pathlib import Path
+
+import torch
+
+from resispec_nb.bench import compare, encode, environment, prompts
+from resispec_nb.laws import law
+from resispec_nb.models import load_pair
+from resispec_nb.rules import get_rule
+
+RESULTS = Path(__file__).resolve().parent.parent/"results"
+
+
+def plan_cost(V: int = 49_152, k: int = 3, n: int = 200) -> dict:
+    """Median milliseconds of one plan by rule, in turn, on one pair of laws."""
+    g = torch.Generator().manual_seed(0); z = 2.5*torch.randn(V, generator=g)
+    p, q = law(z), law(z + torch.randn(V, generator=g)); times = {"specinfer": [], "resispec": []}
+    for i in range(n + 10):
+        for name in times:
+            clock = time.perf_counter(); plan = get_rule(name).plan(p, q, k); plan.acceptance, plan.residual
+            if i >= 10: times[name].append(time.perf_counter() - clock)
+    ms = {name: statistics.median(x)*1e3 for name, x in times.items()}
+    return dict(environment=environment(), V=V, k=k, dtype="float32", runs=n, milliseconds={r: round(x, 3) for r, x in ms.items()}, ratio=round(ms["resispec"]/ms["specinfer"], 2))
+
+
+if __name__ == "__main__":
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS/"plan_cost.json").write_text(json.dumps(plan_cost(), indent=1) + "\n")
+    pair = load_pair("smollm2-135m", dtype=torch.bfloat16)
+    texts = [encode(pair, t, chat=kind != "web") for kind in ("chat", "mtbench", "web") for t in prompts(kind, 20)]
+    print(compare(pair, texts, tree="d4b3", temperature=1., max_new_tokens=96, seed=0, path=RESULTS/"two_rules.jsonl"))

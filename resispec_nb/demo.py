@@ -18,7 +18,7 @@ from .generate import Stats, generate
 from .models import load_pair
 from .trees import Tree
 
-# %% ../nbs/15_demo.ipynb #253e6f64
+# %% ../nbs/15_demo.ipynb #f2aa1e94
 RULES = ("specinfer", "resispec")
 
 def write_plain(pair, ids, n, temperature, seed):
@@ -39,7 +39,7 @@ def write(pair, texts, tree, temperature, n, seed, say=print):
             said = [f"> {text}", _block("plain", pair.tokenizer.decode(out[len(ids):], skip_special_tokens=True))]
             for rule in RULES:
                 clock = time.perf_counter()
-                g = generate(pair.target, pair.draft, ids, tree, rule, temperature, max_new_tokens=n, generator=torch.Generator().manual_seed(seed + i), progress=False)
+                g = generate(pair.target, pair.draft, ids, tree, rule, False, temperature, max_new_tokens=n, generator=torch.Generator().manual_seed(seed + i), progress=False)
                 seconds[rule] += time.perf_counter() - clock; stats[rule] += g.stats; bar.update()
                 said.append(_block(rule, g.marked(pair.tokenizer)))
             tqdm.write("\n".join(said))

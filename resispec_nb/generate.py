@@ -5,19 +5,19 @@
 # %% auto #0
 __all__ = ['KINDS', 'Stats', 'Generation', 'Decoder', 'generate']
 
-# %% ../nbs/11_generate.ipynb #e260fbf1
+# %% ../nbs/11_generate.ipynb #42cf7a10
 import sys, time
 from dataclasses import dataclass, field
 from functools import partial
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from .drafts import ModelDraft
+from .drafts import ModelDraft, Proposal
 from .laws import draw, law, uniforms
 from .models import Cached, check_model
 from .rules import Rule, get_rule
 from .trees import Tree
-from .verify import verify_tree
+from .verify import Verified, verify_tree
 
 # %% ../nbs/11_generate.ipynb #d2d8de09
 @dataclass(repr=False)
@@ -119,7 +119,7 @@ def _pieces(tokenizer, ids):
         out.append(text[len(done):]); done = text
     return out
 
-# %% ../nbs/11_generate.ipynb #6c1b22c9
+# %% ../nbs/11_generate.ipynb #0ec59165
 class Decoder:
     "Speculative decoding, step by step. Source: ours."
     def __init__(self,
@@ -127,39 +127,55 @@ class Decoder:
                  draft, # Hugging Face causal LM with the same vocabulary
                  prompt:Tensor, # ids, [n], n >= 1
                  rule:str|Rule="resispec", # draws and judges candidates
+                 budgets:bool=True, # judge whole paths; node by node if False
                  law_of=law, # logits [..., V] -> laws; the same for target and draft
                  generator:torch.Generator|None=None, # source of randomness
     ):
         self.target, self.draft = Cached(target), ModelDraft(draft, prompt)
         if len(prompt) > 1: self.target.extend(prompt[:-1])
-        self.root, self.rule, self.law_of, self.generator = prompt[-1:], get_rule(rule), law_of, generator
+        self.root, self.rule, self.budgets, self.law_of, self.generator = prompt[-1:], get_rule(rule), budgets, law_of, generator
         self.stats = Stats(seconds=dict(drafting=0., target=0., shaping=0.))
+
+    def score(self,
+              tree:Tree, # shape of this step's tree
+    ): # proposal, target rows p [N, V], draft rows q [I, V], tokens [N], uniforms [N] (all but the proposal on the target's device)
+        "Draft a tree and let the target score it."
+        u = uniforms((2, tree.size), self.generator)
+        self._clock = [time.perf_counter()]
+        proposal = self.draft.propose(tree, self.rule, self.law_of, u[0]); self._clock.append(time.perf_counter())
+        p = self.law_of(self.target.grow(proposal.tokens.clamp(min=0), tree.sees, torch.tensor(tree.depths))); self._clock.append(time.perf_counter())
+        return proposal, p, *(x.to(p.device) for x in (proposal.q, proposal.tokens, u[1]))
+
+    def keep(self,
+             tree:Tree, # shape of this step's tree
+             proposal:Proposal, # what was drafted
+             v:Verified, # what was decided
+    ) -> tuple[Tensor, list]: # emitted tokens [accepted + 1], their kinds
+        "Keep the path in both caches, drop the rest, count."
+        self._clock.append(time.perf_counter())
+        path = v.path[v.path >= 0].tolist()
+        tokens = v.emitted(proposal.tokens.to(v.path.device))[:len(path) + 1].cpu()
+        self.target.settle(torch.tensor([0, *path])); self.draft.keep(path, tokens)
+        self.root = tokens[-1:]
+        self._count(tree, path, self._clock)
+        return tokens, ["accepted"]*len(path) + ["bonus" if bool(v.bonus) else "recovered"]
 
     def step(self,
              tree:Tree, # shape of this step's tree
     ) -> tuple[Tensor, list]: # emitted tokens [accepted + 1], their kinds
-        "Draft, score, walk, keep."
-        length, clock = self.target.prefix, [time.perf_counter()]
-        tick = lambda: clock.append(time.perf_counter())
-        u = uniforms((2, tree.size), self.generator)
+        "Draft, score, walk, keep; or, on any exception, leave both caches as they were."
+        length = self.target.prefix
         try:
-            proposal = self.draft.propose(tree, self.rule, self.law_of, u[0]); tick()
-            p = self.law_of(self.target.grow(proposal.tokens.clamp(min=0), tree.sees, torch.tensor(tree.depths))); tick()
-            v = verify_tree(tree, p, proposal.q, proposal.tokens, self.rule, u=u[1]); tick()
-            path = v.path[v.path >= 0].tolist()
-            tokens = v.emitted(proposal.tokens)[:len(path) + 1]
-            self.target.settle(torch.tensor([0, *path])); self.draft.keep(path, tokens)
+            proposal, p, q, tokens, u = self.score(tree)
+            return self.keep(tree, proposal, verify_tree(tree, p, q, tokens, self.rule, u=u, budgets=self.budgets))
         except BaseException:
             self.target.rewind(length); self.draft.abandon()
             raise
-        self.root = tokens[-1:]
-        self._count(tree, path, clock)
-        return tokens, ["accepted"]*len(path) + ["bonus" if bool(v.bonus) else "recovered"]
 
     def plain_step(self) -> tuple[Tensor, list]:
         "One token from the target alone, where there is no room for a tree; ends the decoding."
         p = self.law_of(self.target.extend(self.root))
-        self.root = draw(p, uniforms((1,), self.generator))
+        self.root = draw(p.cpu(), uniforms((1,), self.generator))
         self.stats.steps += 1
         return self.root, ["bonus"]
 
@@ -207,13 +223,14 @@ def _check_call(target, draft, ids, max_new_tokens):
         if room and len(ids) + max_new_tokens > room: raise ValueError(f"max_new_tokens: {len(ids)} prompt tokens + {max_new_tokens} exceed the {name}'s {room} positions; use at most {room - len(ids)}")
     return ids
 
-# %% ../nbs/11_generate.ipynb #85e1dbcb
+# %% ../nbs/11_generate.ipynb #6bb400f7
 def generate(
     target, # Hugging Face causal LM
     draft, # smaller Hugging Face causal LM with the same vocabulary
     input_ids:Tensor, # prompt, [n] or [1, n]
     tree:str|Tree="d3b3", # shape of the draft
     rule:str|Rule="resispec", # draws and judges candidates; all but "resispec_v1" keep the target's law
+    budgets:bool=True, # judge whole paths; node by node if False
     temperature:float=1., # 0 is greedy
     top_p:float|None=None, # see `law`
     top_k:int|None=None, # see `law`
@@ -228,7 +245,7 @@ def generate(
     law_of = partial(law, temperature=temperature, top_k=top_k, top_p=top_p); law_of(torch.zeros(1))
     if eos_token_id is None: eos_token_id = getattr(target.generation_config, "eos_token_id", None)
     ends = set(eos_token_id if isinstance(eos_token_id, (list, tuple)) else [eos_token_id])
-    decoder, out, kinds = Decoder(target, draft, prompt, rule, law_of, generator), [], []
+    decoder, out, kinds = Decoder(target, draft, prompt, rule, budgets, law_of, generator), [], []
     with tqdm(total=max_new_tokens, unit="token", leave=False, disable=None if progress is None else not progress) as bar:
         while len(out) < max_new_tokens and not (out and out[-1] in ends):
             room = min(tree.levels, max_new_tokens - len(out))

@@ -76,7 +76,7 @@ def law(
     if top_p is not None and top_p < 1: z = _keep_top_p(z, top_p)
     return z.softmax(-1)
 
-# %% ../nbs/00_laws.ipynb #fb6cae00
+# %% ../nbs/00_laws.ipynb #87c9dd56
 _SUM_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 def check_law(
@@ -93,7 +93,7 @@ def check_law(
     row = _first_row(~ok); r = p[row]
     if torch.isnan(r).any(): raise ValueError(f"{name}: row {row} has NaN at position {int(torch.isnan(r).nonzero()[0])}; build laws with law(logits)")
     if (r < 0).any(): raise ValueError(f"{name}: row {row} is negative at position {int((r < 0).nonzero()[0])}; these look like logits: use law(logits)")
-    raise ValueError(f"{name}: row {row} sums to {total[row].item():.6g}, not 1; normalise it, or use law(logits)")
+    raise ValueError(f"{name}: row {row} sums to 1 {total[row].item() - 1:+.3g}; normalise it, or use law(logits)")
 
 # %% ../nbs/00_laws.ipynb #7dbf8b52
 def check_pair(

@@ -1,10 +1,10 @@
-"""The runs behind nbs/23_two_rules: decoding under two rules, and the cost of a plan. Stopped runs go on where they stopped."""
+"""The runs behind nbs/23_two_rules: paired steps under two rules, and the cost of a plan. A stopped run goes on where it stopped."""
 import json, statistics, time
 from pathlib import Path
 
 import torch
 
-from resispec_nb.bench import compare, encode, environment, prompts
+from resispec_nb.bench import CHAT, encode, environment, paired_steps, prompts
 from resispec_nb.laws import law
 from resispec_nb.models import load_pair
 from resispec_nb.rules import get_rule
@@ -28,5 +28,6 @@ if __name__ == "__main__":
     RESULTS.mkdir(exist_ok=True)
     (RESULTS/"plan_cost.json").write_text(json.dumps(plan_cost(), indent=1) + "\n")
     pair = load_pair("smollm2-135m", dtype=torch.bfloat16)
-    texts = [encode(pair, t, chat=kind != "web") for kind in ("chat", "mtbench", "web") for t in prompts(kind, 20)]
-    print(compare(pair, texts, tree="d4b3", temperature=1., max_new_tokens=96, seed=0, path=RESULTS/"two_rules.jsonl"))
+    kinds = [[encode(pair, t, chat=kind in CHAT) for t in prompts(kind, 20)] for kind in ("chat", "web", "mtbench", "gsm8k", "humaneval")]
+    texts = [ids for row in zip(*kinds) for ids in row]                              # in turn, so that a run cut short is still a mixture
+    paired_steps(pair, texts, ("specinfer", "resispec"), tree="d4b3", temperature=1., max_new_tokens=96, seed=0, path=RESULTS/"two_rules.jsonl")

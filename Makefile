@@ -17,7 +17,7 @@ $(STAMP): settings.ini constraints.txt setup.py
 	@touch $@
 
 demo: env ## SmolLM2-135M writes with plain sampling, SpecInfer and ResiSpec
-	@OMP_NUM_THREADS=$(THREADS) $(BIN)/python -W ignore -m resispec_nb.demo $(ARGS)
+	@OMP_NUM_THREADS=$(THREADS) $(BIN)/python -u -W ignore -m resispec_nb.demo $(ARGS)
 
 test: env ## everything: notebooks, exported code, tests; the last line counts them
 	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n $(THREADS) --dist worksteal tests

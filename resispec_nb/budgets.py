@@ -6,10 +6,10 @@
 __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_budgets', 'settle', 'path_law', 'expected_length',
            'Strata', 'strata', 'StratifiedPlan', 'Stratified']
 
-# %% ../nbs/07b_budgets.ipynb #443b0814
+# %% ../nbs/07b_budgets.ipynb #3ba35ca7
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 from .drift import residual
@@ -59,15 +59,22 @@ class Budgets:
 
     def __repr__(self): return f"Budgets({self.budget.shape[-1]} nodes, {int((self.budget > 0).sum())} of {self.budget.numel()} with a budget)"
 
-# %% ../nbs/07b_budgets.ipynb #41654957
+# %% ../nbs/07b_budgets.ipynb #31ad07de
+@lru_cache(256)
+def _tables(tree, device):
+    "Children, places among the inner nodes, nodes and inner nodes of each level, leaves: index tables, sent to the device once."
+    ids = lambda nodes: torch.tensor(list(nodes), dtype=torch.long, device=device)
+    inner = [ids(n for n in level if tree.child_lists[n]) for level in tree.level_nodes]
+    return tree.children.to(device), tree.inner_index.to(device), [ids(level) for level in tree.level_nodes], inner, torch.tensor([not c for c in tree.child_lists], device=device)
+
 def _node_rows(tree, p, q, tokens, budget, row, node):
     "What `judge_within` needs to know of nodes [n] in rows [n], and where the children are, [n, k]."
-    table, inner = tree.children.to(tokens.device), tree.inner_index.to(tokens.device)
+    table, inner, *_ = _tables(tree, tokens.device)
     kids = table[node]; there = kids >= 0
     candidates = torch.where(there, tokens[row[:, None], kids.clamp(min=0)], -1)
     return (p[row, node], q[row, inner[node]], budget[row, node], candidates, there.sum(-1)), kids
 
-# %% ../nbs/07b_budgets.ipynb #b98512a2
+# %% ../nbs/07b_budgets.ipynb #28252d34
 def path_budgets(
     tree:Tree, # N nodes of which I have children
     p:Tensor, # target rows, [B, N, V]; only those of inner nodes are used
@@ -79,8 +86,8 @@ def path_budgets(
     B, N = tokens.shape; dev = tokens.device
     budget = torch.zeros(B, N + 1, dtype=p.dtype, device=dev); budget[:, 0] = 1                  # column N: children that do not exist
     coin = torch.zeros(B, N, dtype=p.dtype, device=dev)
-    for level in tree.level_nodes:
-        nodes = torch.tensor([n for n in level if tree.child_lists[n]], dtype=torch.long, device=dev)
+    *_, inner, leaf = _tables(tree, dev)
+    for nodes in inner:
         row, node = torch.arange(B, device=dev).repeat_interleave(len(nodes)), nodes.repeat(B)
         if dev.type == "cpu": alive = budget[row, node] > 0; row, node = row[alive], node[alive]
         if len(node) == 0: continue
@@ -88,20 +95,20 @@ def path_budgets(
         a, coin[row, node] = judge_within(rule, *of_node)
         budget[row[:, None], torch.where(kids >= 0, kids, N)] = a
     budget = budget[:, :N]
-    coin = torch.where(torch.tensor([not c for c in tree.child_lists], device=dev), budget, coin); coin[:, 0] = 1
+    coin = torch.where(leaf, budget, coin); coin[:, 0] = 1
     return Budgets(budget, coin)
 
-# %% ../nbs/07b_budgets.ipynb #47c24757
+# %% ../nbs/07b_budgets.ipynb #ce486e22
 def settle(
     tree:Tree, # N nodes
     passed:Tensor, # did the node's own coin fall well? bool, [B, N]
 ) -> Tensor: # nodes of the path, [B, levels-1], -1 after its end
     "Decide from the leaves up: a node succeeds if a child does (the first that does is on the path), or else by its own coin. Source: ours."
-    B, N = passed.shape; children = tree.children.to(passed.device)
+    B, N = passed.shape; children, _, levels, *_ = _tables(tree, passed.device)
     won = torch.cat([passed, torch.zeros_like(passed[:, :1])], -1)                               # column N: children that do not exist
     first = torch.full((B, N), -1, device=passed.device)
-    for level in reversed(tree.level_nodes[:-1]):
-        nodes = torch.tensor(level, device=passed.device); kids = children[nodes]                # [n, k]
+    for nodes in reversed(levels[:-1]):
+        kids = children[nodes]                                                                   # [n, k]
         of_kids = won[:, torch.where(kids >= 0, kids, N)]                                        # [B, n, k]
         some = of_kids.any(-1)
         first[:, nodes] = torch.where(some, kids.expand_as(of_kids).gather(-1, of_kids.int().argmax(-1, keepdim=True))[..., 0], -1)
@@ -253,36 +260,44 @@ def _taken(self): # [..., V]
 StratifiedPlan.drawn, StratifiedPlan.accept, StratifiedPlan.taken = _drawn, _accept, cached_property(_taken)
 StratifiedPlan.taken.__set_name__(StratifiedPlan, "taken")
 
-# %% ../nbs/07b_budgets.ipynb #c0142e5f
+# %% ../nbs/07b_budgets.ipynb #1bdfbcdf
 class Stratified(Rule):
     "One candidate from each stratum of the draft, with leaning windows. Source: ours."
     name = "stratified"
     def __init__(self,
                  big:float=.3, # tokens with at least this part of a stratum get a home; inf for none, that is independent draws
                  lean:float|None=None, # how far windows lean towards later candidates: 0 as in K-SEQ, 1 as in ResiSpec; None: the squared overlap of the node's laws
-                 steps:int=12, # rounds of substitution for the reaches; exact after any number
+                 power:float=1., # candidates are drawn from the draft law to this power, renormalised: below 1 for a draft that is too sure of itself
+                 steps:int=12, # at most so many rounds of substitution for the reaches; exact after any number
     ):
         if not big > 0: raise ValueError(f"big: expected a number > 0, got {big!r}")
         if lean is not None and not 0 <= lean <= 1: raise ValueError(f"lean: expected a number from 0 to 1, got {lean!r}")
+        if not power > 0: raise ValueError(f"power: expected a number > 0, got {power!r}")
         if steps < 0: raise ValueError(f"steps: expected a number >= 0, got {steps!r}")
-        self.big, self.lean, self.steps = big, lean, steps
+        self.big, self.lean, self.power, self.steps = big, lean, power, steps
+
+    def drawn_from(self, q): # the law that is cut into strata, [..., V]
+        return q if self.power == 1 else residual(q**self.power, torch.zeros_like(q))
 
     def _plan(self, p, q, k, count=None):
+        q = self.drawn_from(q)
         lean = overlap(p, q)**2 if self.lean is None else torch.full_like(p[..., 0], self.lean)
         serve = _Serve(p, q, strata(q, k, count, self.big), lean)
         R = torch.ones_like(serve.scale)
-        for _ in range(self.steps): R = torch.minimum(R, serve.reach(R))
+        for _ in range(self.steps):
+            last, R = R, torch.minimum(R, serve.reach(R))
+            if R.device.type == "cpu" and bool((last - R <= 10*torch.finfo(R.dtype).eps).all()): break
         return StratifiedPlan(serve, R)
 
     def candidate_law(self, q, candidates):
-        s = strata(q, candidates.shape[-1], big=self.big); home = _homes(s, candidates)
+        q = self.drawn_from(q); s = strata(q, candidates.shape[-1], big=self.big); home = _homes(s, candidates)
         part = torch.where(home >= 0, (home == torch.arange(candidates.shape[-1], device=q.device)).to(q.dtype), s.share)
         prob = _ratio(part*q.gather(-1, candidates.clamp(min=0)), s.total)
         return torch.where(candidates >= 0, prob, (s.total <= 0).to(q.dtype)).prod(-1)
 
-# %% ../nbs/07b_budgets.ipynb #340cc9cf
+# %% ../nbs/07b_budgets.ipynb #225bd920
 def _draw_from_strata(self, q, k, u):
-    s = strata(q, k, big=self.big); n = s.ids.shape[-1]
+    q = self.drawn_from(q); s = strata(q, k, big=self.big); n = s.ids.shape[-1]
     own = torch.where(s.home[..., None, :] == torch.arange(k, device=q.device)[:, None], s.mass[..., None, :], 0.)
     first = torch.cat([own, (s.share*s.tail[..., None])[..., None]], -1).double()                # [..., k, n+1]: tokens at home, then the tail
     empty = s.total <= 0

@@ -23,7 +23,7 @@ class Proposal:
 
     def __repr__(self): return f"Proposal({len(self.tokens)} nodes, laws at {len(self.q)} of them)"
 
-# %% ../nbs/10_drafts.ipynb #7e706ba5
+# %% ../nbs/10_drafts.ipynb #3453d197
 class ModelDraft:
     "A causal language model as a draft. Source: the level-by-level expansion is Miao et al. 2024's; the bookkeeping is ours."
     def __init__(self,
@@ -61,7 +61,8 @@ class ModelDraft:
         for k in {len(tree.child_lists[n]) for n in nodes}:
             same = [n for n in nodes if len(tree.child_lists[n]) == k]
             kids = torch.tensor([tree.child_lists[n] for n in same])                 # [n, k]
-            drawn = rule.candidates(torch.stack([rows[n] for n in same]), k, u[kids])
+            laws = torch.stack([rows[n] for n in same])
+            drawn = rule.candidates(laws, k, u[kids].to(laws.device))
             tokens[kids] = torch.where(tokens[same][:, None] >= 0, drawn.to(tokens.device), -1)
 
     def keep(self,

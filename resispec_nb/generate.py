@@ -119,14 +119,14 @@ def _pieces(tokenizer, ids):
         out.append(text[len(done):]); done = text
     return out
 
-# %% ../nbs/11_generate.ipynb #0ec59165
+# %% ../nbs/11_generate.ipynb #2cd1fb61
 class Decoder:
     "Speculative decoding, step by step. Source: ours."
     def __init__(self,
                  target, # Hugging Face causal LM
                  draft, # Hugging Face causal LM with the same vocabulary
                  prompt:Tensor, # ids, [n], n >= 1
-                 rule:str|Rule="resispec", # draws and judges candidates
+                 rule:str|Rule="stratified", # draws and judges candidates
                  budgets:bool=True, # judge whole paths; node by node if False
                  law_of=law, # logits [..., V] -> laws; the same for target and draft
                  generator:torch.Generator|None=None, # source of randomness
@@ -223,13 +223,13 @@ def _check_call(target, draft, ids, max_new_tokens):
         if room and len(ids) + max_new_tokens > room: raise ValueError(f"max_new_tokens: {len(ids)} prompt tokens + {max_new_tokens} exceed the {name}'s {room} positions; use at most {room - len(ids)}")
     return ids
 
-# %% ../nbs/11_generate.ipynb #6bb400f7
+# %% ../nbs/11_generate.ipynb #9eb1ef87
 def generate(
     target, # Hugging Face causal LM
     draft, # smaller Hugging Face causal LM with the same vocabulary
     input_ids:Tensor, # prompt, [n] or [1, n]
     tree:str|Tree="d3b3", # shape of the draft
-    rule:str|Rule="resispec", # draws and judges candidates; all but "resispec_v1" keep the target's law
+    rule:str|Rule="stratified", # draws and judges candidates; all but "resispec_v1" (biased) keep the target's law
     budgets:bool=True, # judge whole paths; node by node if False
     temperature:float=1., # 0 is greedy
     top_p:float|None=None, # see `law`

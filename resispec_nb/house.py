@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 import torch
 
-# %% ../nbs/00_house.ipynb #b8e8b669
+# %% ../nbs/00_house.ipynb #36e362f7
 STYLE = {
     "target":      dict(color="#2F4B7C", linestyle="-",  label="target p"),
     "draft":       dict(color="#C98B1B", linestyle="-",  label="draft q"),
@@ -21,7 +21,8 @@ STYLE = {
     "kseq":        dict(color="#8C6BB1", linestyle=(0, (5, 1)), label="K-SEQ"),
     "resispec":    dict(color="#1B8A5A", linestyle="-",  label="ResiSpec (exact)"),
     "anchored":    dict(color="#0B5D8F", linestyle=(0, (1, 1)), label="anchored"),
-    "ceiling":     dict(color="#000000", linestyle="--", label="ceiling"),
+    "stratified":  dict(color="#A23B72", linestyle="-",  label="stratified"),
+    "ceiling":     dict(color="#000000", linestyle="--", label="ceiling, independent draws"),
     "resispec_v1": dict(color="#C8443C", linestyle="-",  label="published rule (biased)", hatch="///"),
     "drift":       dict(color="#C8443C", linestyle="-",  label="residual where the draft is blind"),
 }

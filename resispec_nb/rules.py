@@ -349,7 +349,7 @@ class ResiSpecV1(Rule):
         else: r = r + missing*room/room.sum(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
         return residual(r, torch.zeros_like(r))
 
-# %% ../nbs/03_rules.ipynb #2908aefa
+# %% ../nbs/03_rules.ipynb #8da451c5
 RULES = {r.name: r for r in (Naive, SpecInfer, WithoutReplacement, KSeq, ResiSpec, Anchored, ResiSpecV1)}
 
 def get_rule(
@@ -360,5 +360,6 @@ def get_rule(
     if isinstance(name, Rule): return name
     if name not in RULES:
         near = difflib.get_close_matches(str(name), RULES, 1)
-        raise ValueError(f"rule: unknown rule {name!r}{f'; did you mean {near[0]!r}?' if near else ''} Known rules: {', '.join(RULES)}")
+        more = "" if "stratified" in RULES else " ('stratified' is added by importing resispec_nb.budgets)"
+        raise ValueError(f"rule: unknown rule {name!r}{f'; did you mean {near[0]!r}?' if near else ''} Known rules: {', '.join(RULES)}{more}")
     return RULES[name](**options)

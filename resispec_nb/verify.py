@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Verified', 'verify_tree', 'joint_law', 'joint_law_by_paths']
 
-# %% ../nbs/08_verify.ipynb #3ad2d8e5
+# %% ../nbs/08_verify.ipynb #9efa2373
 from dataclasses import dataclass
 from functools import partial
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from .laws import check_law, draw, uniforms
 from .rules import Rule, first_accepted, get_rule
 from .trees import Tree
-from .budgets import Budgets, judge_within, path_budgets, path_law, recovered_within, settle, _node_rows
+from .budgets import Budgets, judge_within, path_budgets, path_law, recovered_within, settle, _node_rows, _tables
 
 # %% ../nbs/08_verify.ipynb #e06acd7a
 @dataclass(repr=False)
@@ -36,7 +36,7 @@ class Verified:
         if n == 1: return f"Verified({int(self.accepted)} accepted + 1 {'bonus' if bool(self.bonus) else 'recovered'} token)"
         return f"Verified({n} trees, {self.accepted.double().mean() + 1:.3f} tokens a step)"
 
-# %% ../nbs/08_verify.ipynb #2325fb34
+# %% ../nbs/08_verify.ipynb #762b927d
 def _rows(x, node):
     "Row `node` of every tree: x [B, N, V], node [B] -> [B, V]."
     return x[torch.arange(x.shape[0], device=x.device), node]
@@ -44,7 +44,7 @@ def _rows(x, node):
 def _walk(tree, p, q, tokens, rule, u):
     "`verify_tree` without checks, on one batch axis."
     B = tokens.shape[0]; dev = tokens.device
-    children, inner_index = tree.children.to(dev), tree.inner_index.to(dev)
+    children, inner_index, *_ = _tables(tree, dev)
     node = torch.zeros(B, dtype=torch.long, device=dev); active = torch.ones(B, dtype=torch.bool, device=dev)
     path, last = torch.full((B, tree.levels - 1), -1, device=dev), _rows(p, node)
     for d in range(tree.levels - 1):
@@ -62,20 +62,20 @@ def _walk(tree, p, q, tokens, rule, u):
     bonus = (children[node] < 0).all(-1)
     return Verified(path, (path >= 0).sum(-1), draw(last, u[:, :1])[:, 0], bonus, last)
 
-# %% ../nbs/08_verify.ipynb #658a9f5d
+# %% ../nbs/08_verify.ipynb #d8e1762a
 def _settle_paths(tree, p, q, tokens, rule, u, found=None, settle=settle):
     "`verify_tree` with path budgets, without checks, on one batch axis. Budgets and the way of settling can be exchanged, to see what happens."
     found = found or path_budgets(tree, p, q, tokens, rule)
     path = settle(tree, u < found.coin)
     accepted = (path >= 0).sum(-1)
     end = torch.cat([torch.zeros_like(path[:, :1]), path], -1).gather(-1, accepted[:, None])[:, 0]
-    leaf = (tree.children.to(tokens.device)[end] < 0).all(-1)
+    leaf = _tables(tree, tokens.device)[-1][end]
     rows = torch.arange(len(end), device=end.device)
     recovered = recovered_within(rule, *_node_rows(tree, p, q, tokens, found.budget, rows, end)[0])
     last = torch.where(leaf[:, None], _rows(p, end), recovered)
     return Verified(path, accepted, draw(last, u[:, :1])[:, 0], leaf, last)
 
-# %% ../nbs/08_verify.ipynb #6b30c840
+# %% ../nbs/08_verify.ipynb #bc25736f
 def verify_tree(
     tree:Tree|str, # shape, N nodes of which I have children
     p:Tensor, # target rows: law of the token after each node, [..., N, V]
@@ -88,6 +88,7 @@ def verify_tree(
 ) -> Verified:
     "Accepted path and next token. `ValueError` for laws, shapes or ids that do not fit. Source: node by node Miao et al. 2024, Algorithm 2, for any rule; budgets ours."
     tree, rule = Tree.parse(tree), get_rule(rule)
+    if budgets and not rule.exact: raise ValueError(f"budgets: rule {rule.name!r} is biased, and path budgets are defined for exact rules only; pass budgets=False to see what it does node by node")
     _check_tree(tree, p, q, tokens, u)
     batch, N, V = tokens.shape[:-1], tree.size, p.shape[-1]
     dtype = torch.promote_types(torch.promote_types(p.dtype, q.dtype), torch.float32)

@@ -47,7 +47,7 @@ def test_joint_law_of_thirteen_nodes(name):
     assert (joint_law_by_paths(Tree.complete(3, 3), t, d, get_rule(name)) - joint(t)).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("rule", [Stratified(big, lean, steps) for big, lean, steps in ((.3, None, 0), (.2, .25, 1), (1., 1., 2), (math.inf, .5, 3), (.5, 0., 10))], ids=lambda r: f"{r.big}-{r.lean}-{r.steps}")
+@pytest.mark.parametrize("rule", [Stratified(big, lean, steps=steps) for big, lean, steps in ((.3, None, 0), (.2, .25, 1), (1., 1., 2), (math.inf, .5, 3), (.5, 0., 10))] + [Stratified(power=.8)], ids=lambda r: f"{r.big}-{r.lean}-{r.steps}-{r.power}")
 def test_any_option_of_stratified_is_exact(rule):
     for budgets in (False, True):
         t, d = tables(3, 3, 5, .15), tables(3, 2, 61, .4)
@@ -91,8 +91,8 @@ def test_ends_of_the_lean():
     g = torch.Generator().manual_seed(3)
     p, q = (torch.randn(100, 30, generator=g).double().mul(2).softmax(-1) for _ in range(2))
     for k in (1, 2, 3):
-        assert (Stratified(math.inf, 0., 300)._plan(p, q, k).accept - get_rule("kseq")._plan(p, q, k).accept).abs().max() < 1e-9
-        assert (Stratified(math.inf, 1., 600)._plan(p, q, k).acceptance - get_rule("resispec")._plan(p, q, k).acceptance).abs().max() < 1e-6
+        assert (Stratified(math.inf, 0., steps=300)._plan(p, q, k).accept - get_rule("kseq")._plan(p, q, k).accept).abs().max() < 1e-9
+        assert (Stratified(math.inf, 1., steps=600)._plan(p, q, k).acceptance - get_rule("resispec")._plan(p, q, k).acceptance).abs().max() < 1e-6
 
 
 def test_strata_are_level_and_complete():

@@ -1,5 +1,5 @@
 """nbs/index.ipynb -> README.md: prose and code as they are, text outputs in fences, figures saved under nbs/images."""
-import base64, json, sys
+import base64, json, re, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -10,10 +10,11 @@ def readme(nb: dict) -> tuple[str, dict]:
     parts, figures = [], {}
     for cell in nb["cells"]:
         source = "".join(cell["source"])
+        source = re.sub(r"^::: *\{\.callout-\w+\}\n## (.*)\n([\s\S]*?)\n:::$", r"> **\1.** \2", source)
         if cell["cell_type"] == "markdown": parts.append(source.replace("](0", "](nbs/0").replace("](1", "](nbs/1").replace("](2", "](nbs/2").replace("](3", "](nbs/3"))
         if cell["cell_type"] != "code" or source.startswith("#| hide"): continue
         code = "\n".join(line for line in source.splitlines() if not line.startswith("#|"))
-        parts.append(f"```python\n{code}\n```")
+        if "#| echo: false" not in source: parts.append(f"```python\n{code}\n```")
         for out in cell.get("outputs", []):
             data = out.get("data", {})
             if "image/png" in data:

@@ -38,8 +38,8 @@ def _path(tree, n):
     while n > 0: out.insert(0, n); n = tree.parents[n]
     return out
 
-# %% ../nbs/09b_node_laws.ipynb #fd891533
-_LENGTHS = ("prompt_length_to_skip", "begin_index") # what processors of transformers call them
+# %% ../nbs/09b_node_laws.ipynb #e2d59dcb
+_LENGTHS = ("prompt_length_to_skip", "min_length", "max_length", "begin_index", "regulation_start") # what processors of transformers call lengths that count the prompt
 
 def without_padding(
     processors, # built for prompts of one padded length

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from .trees import Tree
 
-# %% ../nbs/10b_stats.ipynb #5cea1ce5
+# %% ../nbs/10b_stats.ipynb #d571a005
 @dataclass(repr=False)
 class Stats:
     "Counts of a run; rates are properties. `a + b` merges runs."
@@ -48,6 +48,12 @@ class Stats:
         "Acceptance of some child, given that the node was reached."
         return [a/t if t else float("nan") for a, t in zip(self.accepted_by_depth, self.tested_by_depth)]
 
+    @property
+    def rate_by_position(self):
+        "Share of steps in which the i-th drafted token of the path was accepted; what vLLM reports per position."
+        h = self.acceptance_histogram
+        return [sum(h[i:])/self.steps for i in range(1, len(h))] if self.steps else []
+
     def count(self,
               tree:Tree, # shape of the step's tree
               path:list, # accepted nodes that were kept, root excluded
@@ -76,8 +82,8 @@ class Stats:
 
     def to_dict(self):
         "Counts and rates, ready for JSON."
-        rates = ("accepted", "mean_acceptance_length", "standard_error", "draft_acceptance_rate", "rate_by_rank", "rate_by_depth")
-        return {**vars(self), **{r: getattr(self, r) for r in rates}}
+        rates = ("accepted", "mean_acceptance_length", "standard_error", "draft_acceptance_rate", "rate_by_rank", "rate_by_depth", "rate_by_position")
+        return _no_nan({**vars(self), **{r: getattr(self, r) for r in rates}})
 
     def __repr__(self):
         if not self.steps: return "Stats(no steps yet)"
@@ -88,16 +94,22 @@ class Stats:
         "What a table shows."
         return [("mean acceptance length", f"{self.mean_acceptance_length:.3f} ± {self.standard_error:.3f}"), ("steps, tokens", f"{self.steps}, {self.emitted}"),
                 ("accepted drafts by step", ", ".join(f"{i}: {n}" for i, n in enumerate(self.acceptance_histogram))),
-                ("acceptance by candidate rank", ", ".join(f"{r:.3f}" for r in self.rate_by_rank)), ("acceptance by depth", ", ".join(f"{r:.3f}" for r in self.rate_by_depth)),
+                ("acceptance by candidate rank", ", ".join(f"{r:.3f}" for r in self.rate_by_rank)), ("acceptance by depth, when reached", ", ".join(f"{r:.3f}" for r in self.rate_by_depth)), ("acceptance by position", ", ".join(f"{r:.3f}" for r in self.rate_by_position)),
                 ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))]
 
     def _repr_markdown_(self): return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in self.rows())]) if self.steps else repr(self)
     def _repr_html_(self): return "<table>" + "".join(f"<tr><td>{a}</td><td>{b}</td></tr>" for a, b in self.rows()) + "</table>" if self.steps else f"<code>{html.escape(repr(self))}</code>"
 
-# %% ../nbs/10b_stats.ipynb #53e5831b
+# %% ../nbs/10b_stats.ipynb #7c850c8a
 def _bump(counts, i):
     "counts[i] += 1, growing the list."
     counts += [0]*(i + 1 - len(counts)); counts[i] += 1
+
+def _no_nan(x):
+    "NaN as None, because JSON has no NaN."
+    if isinstance(x, dict): return {k: _no_nan(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)): return [_no_nan(v) for v in x]
+    return None if isinstance(x, float) and x != x else x
 
 # %% ../nbs/10b_stats.ipynb #38dd1fb6
 KINDS = ("accepted", "recovered", "bonus")

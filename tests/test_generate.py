@@ -363,3 +363,58 @@ def test_no_call_breaks(part):
             assert not set(new[:-1]) & set(eos) and (t.finish_reason == "end token") == bool(new and new[-1] in eos) and (t.finish_reason == "end token" or len(new) == n)
             if kw["output_logprobs"]: assert len(t.logprobs) == len(new) and torch.isfinite(t.logprobs).all()
     run()
+
+
+# ---- transformers' own door
+
+def by_transformers(model, ids, draft, **kw): return model.generate(ids, custom_generate=G.custom_generate, drafter=draft, pad_token_id=0, **kw)
+
+
+def test_custom_generate_is_generate():
+    target, draft, ids = tiny(), tiny(seed=1), torch.tensor([[3, 4, 5]])
+    ask = dict(attention_mask=torch.ones_like(ids), max_new_tokens=20)
+    assert torch.equal(by_transformers(target, ids, draft, do_sample=False, repetition_penalty=1.3, **ask), target.generate(ids, do_sample=False, repetition_penalty=1.3, pad_token_id=0, **ask))
+    for tree, rule in (("d3b2", "resispec"), ("d2b1", "specinfer")):
+        assert torch.equal(by_transformers(target, ids, draft, do_sample=True, temperature=.7, top_k=20, top_p=.9, min_p=.01, generator=5, tree=tree, rule=rule, **ask), generate(target, draft, ids, tree, rule, temperature=.7, top_k=20, top_p=.9, min_p=.01, max_new_tokens=20, generator=5).sequences)
+
+
+def test_custom_generate_on_a_padded_batch():
+    """Left padding, a least number of tokens counted from the padded prompt, an end token, and transformers' form of the answer."""
+    ids, real = models.pad_left(prompts); target, draft = tiny(V=12), tiny(seed=1, V=12)
+    ask = dict(attention_mask=real.long(), do_sample=False, max_new_tokens=16, min_new_tokens=4, eos_token_id=[int(plain(target, prompts[0], 3)[-1]), 5])
+    assert torch.equal(by_transformers(target, ids, draft, **ask), target.generate(ids, pad_token_id=0, **ask))
+    answer = by_transformers(target, ids, draft, return_dict_in_generate=True, **ask)
+    adds_up(answer.generation); assert torch.equal(answer.sequences, target.generate(ids, pad_token_id=0, **ask))
+
+
+def test_custom_generate_by_path():
+    """The folder at the root of this repository, as a hub would hold it."""
+    from pathlib import Path
+    target, draft, ids = tiny(), tiny(seed=1), torch.tensor([[3, 4, 5]])
+    ask = dict(attention_mask=torch.ones_like(ids), max_new_tokens=20, pad_token_id=0, do_sample=True, generator=3)
+    class Heard(tf.generation.streamers.BaseStreamer):
+        tokens, ended = [], False
+        def put(self, value): self.tokens += value.flatten().tolist()
+        def end(self): self.ended = True
+    heard = Heard(); out = target.generate(ids, custom_generate=str(Path(__file__).parent.parent), trust_remote_code=True, drafter=draft, streamer=heard, **ask)
+    assert torch.equal(out, by_transformers(target, ids, draft, **{k: v for k, v in ask.items() if k != "pad_token_id"})) and heard.tokens == out[0].tolist() and heard.ended
+
+
+@pytest.mark.parametrize("kw, why", [(dict(drafter=None), "drafter: no draft model"), (dict(num_beams=2), "num_beams"), (dict(cache_implementation="static"), "cannot be rolled back")])
+def test_custom_generate_refuses(kw, why):
+    ids = torch.tensor([[3, 4, 5]])
+    with pytest.raises(ValueError, match=why): tiny().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, pad_token_id=0, custom_generate=G.custom_generate, **{"drafter": tiny(seed=1), **kw})
+
+
+def test_a_streamer_gets_kept_tokens_in_order():
+    """Prompt first, then blocks that never hold what was cut; the end is told even after an exception."""
+    class Heard:
+        blocks, ended = [], 0
+        def put(self, value): self.blocks.append(value.flatten().tolist())
+        def end(self): self.ended += 1
+    m, heard = script([7, 2, 9, 4, 5, 6]), Heard()
+    generate(m, m, torch.tensor([1]), "d5b1", temperature=0, eos_token_id=9, max_new_tokens=20, streamer=heard)
+    assert heard.blocks == [[1], [7, 2, 9]] and heard.ended == 1
+    def boom(ids, scores): raise RuntimeError
+    with pytest.raises(RuntimeError): generate(m, m, torch.tensor([1]), streamer=heard, stopping_criteria=[boom])
+    assert heard.ended == 2

@@ -43,15 +43,15 @@ def greedy(path=RESULTS/"greedy_check.jsonl", n=64):
                                        unequal=[j for j, t in zip(range(i, i + batch), out.texts) if t.tokens.tolist() != plain[j]]))
 
 
-def speed(path=RESULTS/"decoding_speed.jsonl", n=64, each=4):
+def speed(path=RESULTS/"decoding_speed.jsonl", n=64, each=3):
     """Every method on every prompt in turn, so that what else the machine does meets all alike."""
-    full, trimmed = load_pair("smollm2-135m", torch.bfloat16), load_pair("smollm2-135m", torch.bfloat16, draft_tokens=8192)
+    full, trimmed = load_pair("smollm2-135m", dtype=torch.bfloat16), load_pair("smollm2-135m", dtype=torch.bfloat16, draft_tokens=8192)
     encoded, rows = texts(full, each), read(path)
     for T in (1., 0.):
         tuned = [r for r in rows if r.get("tuned") and r["temperature"] == T]
         if not tuned:
             for pair, tokens in ((full, None), (trimmed, 8192)):
-                row = dict(tuned=tune(pair, encoded[:5], temperature=T), temperature=T, draft_tokens=tokens); _append(path, row); tuned.append(row)
+                row = dict(tuned=tune(pair, encoded[:3], temperature=T, max_new_tokens=24), temperature=T, draft_tokens=tokens); _append(path, row); tuned.append(row)
         best = {r["draft_tokens"]: r["tuned"][0]["tree"] for r in tuned}
         methods = {"plain": (full, "plain", "d3b2"), "assisted": (full, "assisted", "d3b2"), "stratified": (full, "stratified", best[None]), "stratified, 8192 draft tokens": (trimmed, "stratified", best[8192]),
                    "specinfer, 8192 draft tokens": (trimmed, "specinfer", best[8192])}

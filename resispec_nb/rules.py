@@ -6,14 +6,14 @@
 __all__ = ['RULES', 'Judgement', 'Rule', 'first_accepted', 'decide', 'Naive', 'SpecInfer', 'ResiSpec', 'KSeq',
            'WithoutReplacement', 'certainty_units', 'AnchoredPlan', 'Anchored', 'ResiSpecV1', 'get_rule']
 
-# %% ../nbs/03_rules.ipynb #6fc1dc19
+# %% ../nbs/03_rules.ipynb #0a40354e
 import difflib
 from dataclasses import dataclass
 import torch
 from torch import Tensor
 from .laws import check_k, check_pair, draw, uniforms
 from .drift import residual
-from .windows import Plan, excess, filled, stack_down, stack_up
+from .windows import STEPS, Plan, excess, filled, stack_down, stack_up
 
 # %% ../nbs/03_rules.ipynb #f53a4d6a
 @dataclass(repr=False)
@@ -139,7 +139,11 @@ def _accept_at(plan, candidates):
 
 Plan.accept_at = _accept_at
 
-# %% ../nbs/03_rules.ipynb #64ea5c72
+# %% ../nbs/03_rules.ipynb #b47a2c7e
+def _check_steps(steps):
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1: raise ValueError(f"steps: expected a whole number >= 1, got {steps!r}")
+    return steps
+
 class SpecInfer(Rule):
     "Recursive rejection: windows stacked upwards. Source: Miao et al. 2024, Algorithm 2."
     name = "specinfer"
@@ -148,16 +152,26 @@ class SpecInfer(Rule):
 class ResiSpec(Rule):
     "Residual shaping: windows hung downwards. Source: ours, after the idea of arXiv 2608.24411; optimal among one-at-a-time rules."
     name = "resispec"
-    def _plan(self, p, q, k, count=None): return stack_down(p, q, k, count)
+    def __init__(self,
+                 steps:int=STEPS, # at most so many steps of the search for the levels; exact after any number
+    ):
+        self.steps = _check_steps(steps)
 
-# %% ../nbs/03_rules.ipynb #a153e80f
+    def _plan(self, p, q, k, count=None): return stack_down(p, q, k, count, self.steps)
+
+# %% ../nbs/03_rules.ipynb #16958d96
 class KSeq(Rule):
     "One stretched window for all candidates. Source: Sun et al. 2023 (SpecTr), Algorithm 2."
     name = "kseq"
+    def __init__(self,
+                 steps:int=54, # halvings at most (24 are all that float32 can use); exact after any number
+    ):
+        self.steps = _check_steps(steps)
+
     def _plan(self, p, q, k, count=None):
         n = torch.full_like(p[..., 0], k) if count is None else count.to(p.dtype)
         a = torch.ones_like(n); b = n.clamp(min=1)
-        for _ in range(54 if p.dtype == torch.float64 else 24):
+        for _ in range(self.steps if p.dtype == torch.float64 else min(self.steps, 24)):
             rho = (a + b)/2
             F = 1 - excess(p, q, rho)
             over = 1 - (1 - F/rho)**n > F                       # the candidates would serve more than the bars hold
@@ -271,15 +285,16 @@ class AnchoredPlan(Plan):
 
     def accept_at(self, candidates): return torch.where(self.anchors >= 0, self._certain, _accept_at(self, candidates))
 
-# %% ../nbs/03_rules.ipynb #15d67caa
+# %% ../nbs/03_rules.ipynb #05d3b29a
 class Anchored(Rule):
     "Certain candidates tested last, shaped draws first. Source: ours; n = 1 is Hu et al. 2025's greedy draft and SpecHub."
     name = "anchored"
     def __init__(self,
                  m:int|None=None, # number of anchors at every node; certainty units if None
+                 steps:int=STEPS, # at most so many steps of the search for the levels; exact after any number
     ):
         if m is not None and (not isinstance(m, int) or m < 0): raise ValueError(f"m: expected a number of anchors >= 0 or None, got {m!r}")
-        self.m = m
+        self.m, self.steps = m, _check_steps(steps)
 
     def _slots(self, q, k, count=None):
         "Draft law of the draws [..., V], anchors by slot [..., k], number of draws [...], flags of the anchors [..., V]."
@@ -307,7 +322,7 @@ class Anchored(Rule):
 
     def _plan(self, p, q, k, count=None):
         rest, anchors, n, certain = self._slots(q, k, count)
-        draws = stack_down(p*(1 - certain), rest, k, n)
+        draws = stack_down(p*(1 - certain), rest, k, n, self.steps)
         mass = torch.where(anchors >= 0, p.gather(-1, anchors.clamp(min=0)), 0.)     # [..., k]
         reach = draws.reach - torch.cat([torch.zeros_like(mass[..., :1]), mass.cumsum(-1)], -1)
         return AnchoredPlan(p, rest, draws.lo, draws.hi, draws.height, reach.clamp(min=0), draws.taken + p*certain, anchors)

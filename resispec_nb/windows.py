@@ -21,7 +21,7 @@ def _bars(ax, p, q):
     ax.set(xlabel="width: draft mass q", ylabel="height: w = p/q", xlim=(0, 1))
     return wd, ht
 
-# %% ../nbs/02_windows.ipynb #b36ad751
+# %% ../nbs/02_windows.ipynb #47941dde
 @dataclass(repr=False)
 class Plan:
     "Windows of one node: what each candidate may accept, how often it is reached, what is left. Source: ours."
@@ -31,7 +31,6 @@ class Plan:
     hi:Tensor       # upper ends of the windows, [..., k]
     height:Tensor   # what the filled part of a window is divided by, [..., k]
     reach:Tensor    # probability that candidate i is tested, [..., k+1]; the last: that all are rejected
-    taken:Tensor    # total accepted mass by token, [..., V]
 
     @property
     def acceptance(self) -> Tensor: # [...]
@@ -50,6 +49,11 @@ class Plan:
         return filled(p, q, self.lo[..., None], self.hi[..., None], self.height[..., None])
 
     @property
+    def taken(self) -> Tensor: # [..., V]
+        "Accepted mass of every token, by all candidates together; windows that tile serve what lies between their ends."
+        return _between(self.p, self.q, self.lo.amin(-1), self.hi.amax(-1))
+
+    @property
     def residual(self) -> Tensor: # [..., V]
         "Law of the recovered token, after all candidates were rejected."
         return residual(self.p, self.taken)
@@ -59,7 +63,13 @@ class Plan:
         a = self.acceptance
         return f"Plan({shape} node{'s' if a.numel() != 1 else ''}, k={self.lo.shape[-1]}, V={self.p.shape[-1]}, acceptance {a.mean():.4f}{' on average' if a.numel() != 1 else ''})"
 
-# %% ../nbs/02_windows.ipynb #64c14f0e
+# %% ../nbs/02_windows.ipynb #5bdf39ce
+def _between(p, q, lo, hi):
+    "Mass between two levels, [..., V]."
+    up = torch.minimum(p, hi[..., None]*q)
+    if lo.device.type == "cpu" and not bool(lo.any()): return up                # looking is free there, and the last window mostly ends at 0
+    return up.sub_(torch.minimum(p, lo[..., None]*q))
+
 def filled(
     p:Tensor, # target probability of the tokens, any shape
     q:Tensor, # draft probability of the same tokens
@@ -86,7 +96,7 @@ def _excess_and_slope(p, q, C):
     above = torch.addcmul(p, q, C[..., None], value=-1).relu_()
     return above.sum(-1), torch.linalg.vecdot(above.sign_(), q)
 
-# %% ../nbs/02_windows.ipynb #7148b042
+# %% ../nbs/02_windows.ipynb #865d9b6a
 def stack_up(
     p:Tensor, # target law, [..., V]
     q:Tensor, # draft law, [..., V]
@@ -103,15 +113,9 @@ def stack_up(
         R = (R - (E_lo - E)).clamp(min=0)                       # R_{i+1} = R_i − A_i
         los.append(lo); his.append(hi); reach.append(R)
     reach = torch.stack(reach, -1)
-    return Plan(p, q, torch.stack(los, -1), torch.stack(his, -1), reach[..., :-1], reach, torch.minimum(p, hi[..., None]*q))
+    return Plan(p, q, torch.stack(los, -1), torch.stack(his, -1), reach[..., :-1], reach)
 
-# %% ../nbs/02_windows.ipynb #89553bb1
-def _between(p, q, lo, hi):
-    "Mass between two levels, [..., V]."
-    up = torch.minimum(p, hi[..., None]*q)
-    if lo.device.type == "cpu" and not bool(lo.any()): return up                # looking is free there, and the last window mostly ends at 0
-    return up.sub_(torch.minimum(p, lo[..., None]*q))
-
+# %% ../nbs/02_windows.ipynb #1b47580b
 def _hang(p, q, top, k, count):
     "The plan of windows hung from `top`, and where the last one would end if it could go below 0."
     R = torch.ones_like(p[..., 0]); lo = miss = top; E = excess(p, q, top)
@@ -124,7 +128,7 @@ def _hang(p, q, top, k, count):
         R = (R - (E - E_hi)).clamp(min=0)                       # R_{i+1} = R_i − A_i
         los.append(lo); his.append(hi); reach.append(R)
     reach = torch.stack(reach, -1)
-    return Plan(p, q, torch.stack(los, -1), torch.stack(his, -1), reach[..., :-1], reach, _between(p, q, lo, top)), miss
+    return Plan(p, q, torch.stack(los, -1), torch.stack(his, -1), reach[..., :-1], reach), miss
 
 def hang(
     p:Tensor, # target law, [..., V]
@@ -136,7 +140,7 @@ def hang(
     "Windows hung downwards from `top` in test order; exact for every `top`. Source: ours."
     return _hang(p, q, top, k, count)[0]
 
-# %% ../nbs/02_windows.ipynb #808d149f
+# %% ../nbs/02_windows.ipynb #fd4f8044
 def _bottom(p, q, C1, k, count):
     "C_{k+1} as a function of C_1, and its slope."
     eps, s1 = _excess_and_slope(p, q, C1)
@@ -148,7 +152,7 @@ def _bottom(p, q, C1, k, count):
         C, d = (step, slope) if count is None else (torch.where(i < count, step, C), torch.where(i < count, slope, d))
     return C, d
 
-STEPS = 40 # guarded Newton steps, at most; chapter 06 shows why they are enough
+STEPS = 48 # guarded Newton steps, at most; chapter 06 shows why they are enough
 
 def best_top(
     p:Tensor, # target law, [..., V]
@@ -172,7 +176,7 @@ def best_top(
         x = torch.where(done, x, torch.where((newton > a) & (newton < b), newton, safe))
     return torch.where((newton > a) & (newton < b) & (d > .1), newton, x)   # one more step for free, where it cannot leap
 
-# %% ../nbs/02_windows.ipynb #3e140e56
+# %% ../nbs/02_windows.ipynb #2ffaa7ee
 SEARCH = {} # device type -> a faster search with the same result: search(p [n, V], q [n, V], k, count [n] or None, steps) -> lo [n, k], hi [n, k], reach [n, k+1]
 LONG = 2**14 # vocabulary from which it is used
 
@@ -188,7 +192,7 @@ def stack_down(
     if search is None: return hang(p, q, best_top(p, q, k, count, steps), k, count)
     rows = lambda x: x.reshape(-1, x.shape[-1])
     lo, hi, reach = (x.reshape(*p.shape[:-1], -1) for x in search(rows(p), rows(q), k, count if count is None else count.reshape(-1), steps))
-    return Plan(p, q, lo, hi, reach[..., :-1], reach, _between(p, q, lo[..., -1], hi[..., 0]))
+    return Plan(p, q, lo, hi, reach[..., :-1], reach)
 
 # %% ../nbs/02_windows.ipynb #8ee42b37
 def plot_windows(

@@ -6,14 +6,14 @@
 __all__ = ['RULES', 'Judgement', 'Rule', 'first_accepted', 'decide', 'Naive', 'SpecInfer', 'ResiSpec', 'StretchedPlan', 'KSeq',
            'WithoutReplacement', 'certainty_units', 'AnchoredPlan', 'Anchored', 'ResiSpecV1', 'get_rule']
 
-# %% ../nbs/03_rules.ipynb #0a40354e
+# %% ../nbs/03_rules.ipynb #46fa4c43
 import difflib
 from dataclasses import dataclass
 import torch
 from torch import Tensor
 from .laws import check_k, check_pair, draw, uniforms
 from .drift import residual
-from .windows import STEPS, Plan, excess, filled, stack_down, stack_up
+from .windows import STEPS, Plan, _tiled, excess, filled, stack_down, stack_up
 
 # %% ../nbs/03_rules.ipynb #f53a4d6a
 @dataclass(repr=False)
@@ -159,13 +159,15 @@ class ResiSpec(Rule):
 
     def _plan(self, p, q, k, count=None): return stack_down(p, q, k, count, self.steps)
 
-# %% ../nbs/03_rules.ipynb #7f0d8dc8
+# %% ../nbs/03_rules.ipynb #ad619224
 class StretchedPlan(Plan):
     "All windows are the same one, [0, ρ]."
     @property
     def taken(self):
         rho, tested = self.hi.amax(-1), (self.reach[..., :-1]*(self.hi > 0)).sum(-1)    # expected number of candidates looked at
         return torch.minimum(self.p, torch.minimum(self.p, rho[..., None]*self.q).mul_((tested/rho.clamp(min=torch.finfo(rho.dtype).tiny))[..., None]))
+
+def _power(x, there): return torch.where(there, x[..., None], 1.).prod(-1)  # x to the number of candidates; `**` rounds differently in batches of different length
 
 class KSeq(Rule):
     "One stretched window for all candidates. Source: Sun et al. 2023 (SpecTr), Algorithm 2."
@@ -177,14 +179,13 @@ class KSeq(Rule):
 
     def _plan(self, p, q, k, count=None):
         n = torch.full_like(p[..., 0], k) if count is None else count.to(p.dtype)
-        a = torch.ones_like(n); b = n.clamp(min=1)
+        a = torch.ones_like(n); b = n.clamp(min=1); there = torch.arange(k, device=p.device) < n[..., None]  # [..., k]
         for _ in range(self.steps if p.dtype == torch.float64 else min(self.steps, 24)):
             rho = (a + b)/2
             F = 1 - excess(p, q, rho)
-            over = 1 - (1 - F/rho)**n > F                       # the candidates would serve more than the bars hold
+            over = 1 - _power(1 - F/rho, there) > F                       # the candidates would serve more than the bars hold
             a, b = torch.where(over, rho, a), torch.where(over, b, rho)
         rho, F = b, 1 - excess(p, q, b)
-        there = torch.arange(k, device=p.device) < n[..., None]  # [..., k]
         reach = torch.cumprod(torch.where(there, 1 - (F/rho)[..., None], 1.), -1)
         reach = torch.cat([torch.ones_like(reach[..., :1]), reach], -1)
         hi = torch.where(there, rho[..., None], 0.)
@@ -272,7 +273,7 @@ def certainty_units(
     certain = (left*top.values >= tail) if m is None else (have < m).expand_as(tail)
     return top.indices, torch.cumprod((certain & (left >= 2) & (top.values > 0)).int(), -1).sum(-1)
 
-# %% ../nbs/03_rules.ipynb #13519912
+# %% ../nbs/03_rules.ipynb #b4881f15
 @dataclass(repr=False)
 class AnchoredPlan(Plan):
     "A plan whose last candidates are certain tokens."
@@ -291,7 +292,7 @@ class AnchoredPlan(Plan):
     @property
     def taken(self): # the draws' law is 0 at anchors
         mass = torch.where(self.anchors >= 0, self.p.gather(-1, self.anchors.clamp(min=0)), 0.)
-        return Plan.taken.fget(self).scatter_add_(-1, self.anchors.clamp(min=0), mass)
+        return _tiled(self).scatter_add_(-1, self.anchors.clamp(min=0), mass)
 
     def accept_at(self, candidates): return torch.where(self.anchors >= 0, self._certain, _accept_at(self, candidates))
 

@@ -21,7 +21,7 @@ def _bars(ax, p, q):
     ax.set(xlabel="width: draft mass q", ylabel="height: w = p/q", xlim=(0, 1))
     return wd, ht
 
-# %% ../nbs/02_windows.ipynb #47941dde
+# %% ../nbs/02_windows.ipynb #8883b7f1
 @dataclass(repr=False)
 class Plan:
     "Windows of one node: what each candidate may accept, how often it is reached, what is left. Source: ours."
@@ -51,7 +51,7 @@ class Plan:
     @property
     def taken(self) -> Tensor: # [..., V]
         "Accepted mass of every token, by all candidates together; windows that tile serve what lies between their ends."
-        return _between(self.p, self.q, self.lo.amin(-1), self.hi.amax(-1))
+        return _tiled(self)
 
     @property
     def residual(self) -> Tensor: # [..., V]
@@ -63,12 +63,14 @@ class Plan:
         a = self.acceptance
         return f"Plan({shape} node{'s' if a.numel() != 1 else ''}, k={self.lo.shape[-1]}, V={self.p.shape[-1]}, acceptance {a.mean():.4f}{' on average' if a.numel() != 1 else ''})"
 
-# %% ../nbs/02_windows.ipynb #5bdf39ce
+# %% ../nbs/02_windows.ipynb #11f1f1b1
 def _between(p, q, lo, hi):
     "Mass between two levels, [..., V]."
     up = torch.minimum(p, hi[..., None]*q)
     if lo.device.type == "cpu" and not bool(lo.any()): return up                # looking is free there, and the last window mostly ends at 0
     return up.sub_(torch.minimum(p, lo[..., None]*q))
+
+def _tiled(plan): return _between(plan.p, plan.q, plan.lo.amin(-1), plan.hi.amax(-1))
 
 def filled(
     p:Tensor, # target probability of the tokens, any shape

@@ -210,12 +210,12 @@ def plot_windows(
         ax.bar(wd.cumsum(0) - wd, fill, wd, bottom=ht.clamp(max=lo), align="edge", color=house.STYLE[name]["color"], alpha=.85 - .27*i, label=f"candidate {i+1}")
     ax.axhline(plan.hi.max(), color="black", lw=.8); ax.set_title(f"{house.STYLE[name]['label']}: accepts {plan.acceptance:.3f}"); ax.legend(); return ax
 
-# %% ../nbs/02_windows.ipynb #b43edcba
+# %% ../nbs/02_windows.ipynb #acd10408
 class _Curve:
     "E(C) of one row, and −E′ at the C asked for last."
     def __init__(self, p, q): self.p, self.q, self.above = p.detach(), q.detach(), torch.empty_like(p)
     def __call__(self, C): return torch.sub(self.p, self.q, alpha=C, out=self.above).relu_().sum().item()
-    def slope(self): return torch.dot(self.above.sign_(), self.q).item()
+    def slope(self): return torch.dot(self.above.ceil_(), self.q).item()        # what is above lies in (0, 1], so that rounding up counts it
 
 # %% ../nbs/02_windows.ipynb #2c8f14f7
 def _hang_row(E, top, k, whole):
@@ -227,7 +227,7 @@ def _hang_row(E, top, k, whole):
         reach.append(max(reach[-1] - (below - above), 0.)); above = below
     return lo, hi, reach, end
 
-# %% ../nbs/02_windows.ipynb #c38c7894
+# %% ../nbs/02_windows.ipynb #39ff0770
 def _search_row(p, q, k, steps):
     "As `best_top` and `_hang`; leaves the search one step early, and looks whether that was enough."
     E, eps = _Curve(p, q), torch.finfo(p.dtype).eps
@@ -236,7 +236,9 @@ def _search_row(p, q, k, steps):
     for near in (tight**.5, tight):
         while (step := step + 1):
             eps1 = E(x); s1 = E.slope(); C, d = x - 1, 1.
-            for _ in range(1, k): C, d = C + E(C) - 1 - eps1, d - d*E.slope() + s1
+            for _ in range(1, k):
+                e, s = (E(C), E.slope()) if C > 0 else (whole - C, 1.)
+                C, d = C + e - 1 - eps1, d - d*s + s1
             newton = x - C/d if d > 0 else b
             if (abs(C) if d > 0 else b - a) <= near or step >= steps: break
             a, b = (x, b) if C < -near else (a, x)
@@ -245,13 +247,13 @@ def _search_row(p, q, k, steps):
         if abs(out[-1]) <= tight or step >= steps: return out
     return out
 
-# %% ../nbs/02_windows.ipynb #ade26eda
+# %% ../nbs/02_windows.ipynb #9a57df6a
 def _search_rows(p, q, k, count, steps):
     "`SEARCH` on a CPU."
-    lo, hi, reach = [], [], []
+    out = []
     for i, n in enumerate([k]*len(p) if count is None else count.tolist()):
         l, h, R, _ = _search_row(p[i], q[i], n, steps) if n else ([0.], [], [1.], 0.)
-        lo.append((l + l[-1:]*k)[:k]); hi.append(h + l[-1:]*(k - n)); reach.append(R + R[-1:]*(k - n))
-    return tuple(torch.tensor(x, dtype=p.dtype) for x in (lo, hi, reach))
+        out.append((l + l[-1:]*k)[:k] + h + l[-1:]*(k - n) + R + R[-1:]*(k - n))
+    return torch.tensor(out, dtype=p.dtype).split((k, k, k + 1), -1)
 
 SEARCH["cpu"] = _search_rows

@@ -6,10 +6,10 @@
 __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_budgets', 'settle', 'path_law', 'expected_length',
            'Strata', 'strata', 'StratifiedPlan', 'Stratified']
 
-# %% ../nbs/07b_budgets.ipynb #3ba35ca7
+# %% ../nbs/07b_budgets.ipynb #5f5066df
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 import torch
 from torch import Tensor
 from .drift import residual
@@ -234,7 +234,7 @@ class StratifiedPlan(Plan):
         p, q = (torch.where(candidates >= 0, x.gather(-1, candidates.clamp(min=0)), 0.)[..., None] for x in (self.p, self.q))
         return self._at(p, q, _homes(self._serve.s, candidates)[..., None])[..., 0]
 
-# %% ../nbs/07b_budgets.ipynb #ac8132d6
+# %% ../nbs/07b_budgets.ipynb #42798edf
 @property
 def _drawn(self): # law of each candidate, [..., k, V]
     s = self._serve.s; k = s.total.shape[-1]
@@ -252,15 +252,14 @@ def _taken(self): # [..., V]
     served, c, taken, low = self.part*self.reach[..., :-1]*serve.scale, serve.knots(self._R), torch.zeros_like(self.p), torch.zeros_like(self.p)
     share = _ratio(((served*s.share)[..., None]*serve.filling.diff()).sum(-2), c.diff())
     for j in range(share.shape[-1]):
-        up = torch.minimum(self.p, c[..., j + 1:j + 2]*self.q); taken, low = taken + share[..., j:j + 1]*(up - low), up
+        up = torch.minimum(self.p, c[..., j + 1:j + 2]*self.q); taken, low = taken.addcmul_(share[..., j:j + 1], up - low), up
     home = s.home.clamp(min=0); hi = self.hi.gather(-1, home)
     own = torch.minimum(self.p.gather(-1, s.ids), hi*s.mass)*_ratio(served.gather(-1, home), hi)
     return taken.scatter(-1, s.ids, torch.where(s.home >= 0, own, taken.gather(-1, s.ids)))
 
-StratifiedPlan.drawn, StratifiedPlan.accept, StratifiedPlan.taken = _drawn, _accept, cached_property(_taken)
-StratifiedPlan.taken.__set_name__(StratifiedPlan, "taken")
+StratifiedPlan.drawn, StratifiedPlan.accept, StratifiedPlan.taken = _drawn, _accept, property(_taken)
 
-# %% ../nbs/07b_budgets.ipynb #1bdfbcdf
+# %% ../nbs/07b_budgets.ipynb #9edb960b
 class Stratified(Rule):
     "One candidate from each stratum of the draft, with leaning windows. Source: ours."
     name = "stratified"
@@ -283,10 +282,11 @@ class Stratified(Rule):
         q = self.drawn_from(q)
         lean = overlap(p, q)**2 if self.lean is None else torch.full_like(p[..., 0], self.lean)
         serve = _Serve(p, q, strata(q, k, count, self.big), lean)
-        R = torch.ones_like(serve.scale)
+        R = torch.ones_like(serve.scale); quiet = torch.zeros_like(R[..., :1], dtype=torch.bool)
         for _ in range(self.steps):
-            last, R = R, torch.minimum(R, serve.reach(R))
-            if R.device.type == "cpu" and bool((last - R <= 10*torch.finfo(R.dtype).eps).all()): break
+            last, R = R, torch.where(quiet, R, torch.minimum(R, serve.reach(R)))                 # a row that is done stays, whatever its batch does
+            quiet = (last - R <= 10*torch.finfo(R.dtype).eps).all(-1, keepdim=True)
+            if R.device.type == "cpu" and bool(quiet.all()): break
         return StratifiedPlan(serve, R)
 
     def candidate_law(self, q, candidates):

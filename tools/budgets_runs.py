@@ -4,7 +4,7 @@
     budgets_runs.py random                    drawn trees of random laws
     budgets_runs.py uneven                    uneven trees, arranged and grown for a rule
     budgets_runs.py record FOLDER [TREE] [T]    laws along tries of likely continuations (SmolLM2 and its draft)
-    budgets_runs.py recorded FOLDER [TREE] [T] [COPY]  values on those recordings, for each of the two continuations of a prompt
+    budgets_runs.py recorded FOLDER [TREE] [T] [COPY] [main]  values on those recordings, for each of the two continuations of a prompt
     budgets_runs.py collect FOLDER [TREE]       results of both temperatures from the values
     budgets_runs.py drawn FOLDER [T]            drawn trees in the same contexts
     budgets_runs.py check_drawn FOLDER          the recordings against them
@@ -215,6 +215,7 @@ def value(R, levels, k, children, budgets=True, chunk=32):
                 i = (a.clamp(0, 1).sqrt()*G).floor().clamp(max=G - 1).long()
                 at = (torch.arange(n)[:, None, None]*(R.C + 1) + s)*(G + 1) + i
                 return flat[at] + (flat[at + 1] - flat[at])*(a - grid[i])/(grid[i + 1] - grid[i])
+            worth.tab, worth.slot = tab, slot
             out = children(R.p[ns], R.q[ns], b, k, worth)
             table[ns] = torch.cat([torch.zeros(n, 1), b + out], 1) if budgets else grid*(1 + out)        # node by node: a straight line
     return table[(R.depth == 0).nonzero()[:, 0], -1]
@@ -275,28 +276,32 @@ class LikeliestFirst(Stratified):
 
 
 JOBS = {n + " + budgets"*b: ((by_draws if n == "without_replacement" else by_table)(get_rule(n)), b) for n in RULES for b in (False, True)}
-JOBS |= {"bound": (bound, True)} | {n: (by_table(f()), True) for n, f in VARIANTS.items()} | {"stratified, likeliest first": (by_table(LikeliestFirst()), True)}
+JOBS |= {"bound": (bound, True)}; MAIN = list(JOBS)
+JOBS |= {n: (by_table(f()), True) for n, f in VARIANTS.items()} | {"stratified, likeliest first": (by_table(LikeliestFirst()), True)}
 JOBS |= {f"stratified, draft law to the power {tau}": (by_table(Stratified(power=tau)), True) for tau in (.85, 1.15)}
 
 
 @torch.inference_mode()
-def recorded(folder, tree="d5b3", T="1", copy="0"):
-    """Values by context and rule, kept beside the recordings: folder/T=…/values_COPY.json."""
+def recorded(folder, tree="d5b3", T="1", copy="0", which="all"):
+    """Values by context and rule, kept beside the recordings: folder/T=…/values_COPY.json. `which` "main" leaves out what did not pay."""
     t, T, start = Tree.parse(tree), float(T), time.time(); R, path = Recorded(folder, T, copy), Path(folder)/f"T={T:g}"/f"values_{copy}.json"
     root = overlap(R.p, R.q)[R.depth == 0]; kept = json.loads(path.read_text()) if path.exists() else {}
     if kept.get("names") != R.names or kept.get("tree") != tree:                    # other recordings: all values anew
         kept = dict(tree=tree, names=R.names, prompts=R.prompts, kinds=R.kinds, overlap=[round(x, 5) for x in root.tolist()], values={})
     for n, (f, b) in JOBS.items():
-        if n in kept["values"]: continue
+        if n in kept["values"] or (which == "main" and n not in MAIN): continue
         kept["values"][n] = [round(x, 5) for x in value(R, t.levels, t.branch, f, b).tolist()]
         partial = path.with_suffix(".partial"); partial.write_text(json.dumps(kept)); os.replace(partial, path); print(f"{time.time() - start:.0f} s", n, flush=True)
 
 
 def joined(folder, T):
-    """The values of all continuations, as one."""
-    files = [json.loads(f.read_text()) for f in sorted((Path(folder)/f"T={T:g}").glob("values_*.json"))]
-    out = dict(tree=files[0]["tree"], values={n: sum((f["values"][n] for f in files), []) for n in files[0]["values"] if all(n in f["values"] for f in files)})
-    return out | {k: sum((f[k] for f in files), []) for k in ("names", "prompts", "kinds", "overlap")}
+    """The values of all continuations, one after another; a rule that was valued on the first ones only has a shorter list."""
+    files = [json.loads(f.read_text()) for f in sorted((Path(folder)/f"T={T:g}").glob("values_*.json"))]; values = {}
+    for n in files[0]["values"]:
+        for f in files:
+            if n not in f["values"]: break
+            values[n] = values.get(n, []) + f["values"][n]
+    return dict(tree=files[0]["tree"], values=values) | {k: sum((f[k] for f in files), []) for k in ("names", "prompts", "kinds", "overlap")}
 
 
 def collect(folder, tree="d5b3", label="smollm2"):
@@ -308,7 +313,7 @@ def collect(folder, tree="d5b3", label="smollm2"):
         of = lambda kind: torch.tensor([k == kind for k in kept["kinds"]])
         out[f"{label} {tree} T={T:g}"] = dict(contexts=n, prompts=len(set(kept["prompts"])), sampled=SAMPLED, overlap=root.mean().item(), overlap_se=(root.std()/n**.5).item(),
             kinds={k: dict(contexts=int(of(k).sum()), overlap=root[of(k)].mean().item(), **{n: x[n][of(k)].mean().item() for n in ("specinfer", "without_replacement + budgets", "stratified + budgets")}) for k in dict.fromkeys(kept["kinds"])},
-            rules={n: summary(v, x["specinfer"], x["without_replacement + budgets"], kept["prompts"]) for n, v in x.items()}, names=kept["names"], values=kept["values"])
+            rules={n: dict(contexts=len(v), **summary(v, x["specinfer"][:len(v)], x["without_replacement + budgets"][:len(v)], kept["prompts"][:len(v)])) for n, v in x.items()}, names=kept["names"], values=kept["values"])
         print(T, n, {n: (round(r["mean"], 3), [round(y, 3) for y in r["over_specinfer"]]) for n, r in out[f"{label} {tree} T={T:g}"]["rules"].items()})
     save(path.name, out)
 

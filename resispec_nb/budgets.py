@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_budgets', 'settle', 'path_law', 'expected_length',
-           'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'rank_rates', 'rated_length', 'arrange', 'best_tree']
+           'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'rank_rates', 'rated_length', 'arrange',
+           'best_tree']
 
-# %% ../nbs/07b_budgets.ipynb #3ba35ca7
+# %% ../nbs/07b_budgets.ipynb #97f63d19
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from torch import Tensor
 from .drift import residual
 from .laws import draw, overlap
 from .windows import Plan, excess, filled
-from .rules import RULES, Rule, get_rule
+from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _first_of_two, _forget, _others
 from .trees import Tree
 
 # %% ../nbs/07b_budgets.ipynb #824461c9
@@ -309,6 +310,48 @@ def _draw_from_strata(self, q, k, u):
 
 Stratified.candidates = _draw_from_strata
 RULES[Stratified.name] = Stratified
+
+# %% ../nbs/07b_budgets.ipynb #7ce8d1df
+def _after_rejection(p, q, a, y): # laws [..., V], acceptance of every token [..., V], rejected token [...]
+    "The law to be made when y has been rejected, next to come from q without y, [..., V]; averaged over y it makes up p."
+    tiny = torch.finfo(q.dtype).tiny; others = _others(q).clamp(min=tiny); at = y.clamp(min=0)[..., None]
+    z, left = q*(1 - a)/others, (p - q*a).clamp(min=0)
+    f = q*_ratio(left, q*_others(z)).clamp(max=1)                                    # φ q
+    total = _others(f)/others                                                        # Σ φ(z) q(z)/(1 − q(y)), for every y
+    fits = torch.where(total > 1, 1/total.clamp(min=1), 1.)
+    g = (left - f*_others(z*fits)).clamp(min=0)
+    served = (f*fits.gather(-1, at)/others.gather(-1, at)).scatter(-1, at, 0.)
+    rest = (1 - fits*total).clamp(min=0).gather(-1, at)
+    return residual(served + rest*residual(g, torch.zeros_like(g)), torch.zeros_like(p))
+
+# %% ../nbs/07b_budgets.ipynb #f0b10b05
+class Distinct(WithoutReplacement):
+    "Draws without replacement, shaped: each candidate leaves what one more could serve. Source: ours; any number of candidates."
+    name = "distinct"
+    def __init__(self,
+                 lean:float|None=None, # 1 leaves all that one more candidate can serve, 0 spreads acceptance evenly; None: the squared overlap of the laws at hand
+    ):
+        if lean is not None and not 0 <= lean <= 1: raise ValueError(f"lean: expected a number from 0 to 1, got {lean!r}")
+        super().__init__(); self.lean = lean
+
+    def _first(self, p, q, m): # m: candidates to come, this one included
+        w, others = _ratio(p, q), _others(q).clamp(min=torch.finfo(q.dtype).tiny)
+        lean = (overlap(p, q)**2)[..., None] if self.lean is None else self.lean
+        even = w/(1 + (m - 1)[..., None]*_others(q/others))
+        hair = 1 + torch.finfo(q.dtype).eps**.75                                     # equal laws leave the level open: with a hair more of p it is the lowest
+        return torch.minimum(lean*_first_of_two(hair*p, q, others) + (1 - lean)*even, w).clamp(max=1)
+
+    def _judge(self, p, q, candidates, count=None):
+        there, accept = candidates >= 0, []
+        for i, x in enumerate(candidates.unbind(-1)):
+            m = there[..., i:].sum(-1); last, here = (m <= 1)[..., None], there[..., i, None]
+            a = torch.where(last, _ratio(p, q).clamp(max=1), self._first(p, q, m.clamp(min=1)))
+            accept.append(torch.where(here, a.gather(-1, x.clamp(min=0)[..., None]), 0.)[..., 0])
+            after = torch.where(last, residual(p, torch.minimum(p, q*a)), _after_rejection(p, q, a, x))
+            p, q = torch.where(here, after, p), torch.where(here, _forget(q, x), q)
+        return Judgement(torch.stack(accept, -1), p)
+
+RULES[Distinct.name] = Distinct
 
 # %% ../nbs/07b_budgets.ipynb #063aa8d1
 def rank_rates(

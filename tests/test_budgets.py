@@ -41,7 +41,7 @@ def test_joint_law(name, shape, budgets):
         assert (joint_law(tree, t, d, get_rule(name), budgets=budgets) - joint(t)).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ["specinfer", "kseq", "anchored", "without_replacement", "stratified"])
+@pytest.mark.parametrize("name", ["specinfer", "kseq", "anchored", "without_replacement", "stratified", "distinct"])
 def test_joint_law_of_thirteen_nodes(name):
     t, d = tables(3, 3, 3, .2), tables(3, 2, 60, .5)
     assert (joint_law_by_paths(Tree.complete(3, 3), t, d, get_rule(name)) - joint(t)).abs().max() < 1e-12
@@ -111,7 +111,7 @@ def test_strata_are_level_and_complete():
 def test_float32_agrees():
     tree = Tree.parse("d4b3"); g = torch.Generator().manual_seed(5); I = len(tree.inner)
     p = torch.randn(50, tree.size, 300, generator=g).mul(2.5); q = (p[:, list(tree.inner)] + torch.randn(50, I, 300, generator=g)).softmax(-1); p = p.softmax(-1)
-    for name in ("resispec", "anchored", "without_replacement", "stratified"):
+    for name in ("resispec", "anchored", "without_replacement", "stratified", "distinct"):
         tokens = torch.zeros(50, tree.size, dtype=torch.long)
         for i, n in enumerate(tree.inner): tokens[:, list(tree.child_lists[n])] = get_rule(name).candidates(q[:, i], 3, torch.rand(50, 3, generator=g).double())
         one, two = (path_budgets(tree, p.to(t), q.to(t), tokens, get_rule(name)).budget for t in (torch.float32, torch.float64))

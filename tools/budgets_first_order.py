@@ -176,10 +176,9 @@ KEPT, LUMPS = 24, 48
 class Lumped:
     """Recordings with shorter laws: the tokens of the trie and the draft's likeliest ten stay, others with like p/q become one. Strata and anchors are made from kept tokens."""
     def __init__(self, R, contexts):
-        most = R.context < contexts; at = most.nonzero()[:, 0]; assert (at == torch.arange(len(at))).all()
-        self.n, self.C, self.depth, self.context, self.child, self.tail = contexts, R.C, R.depth[at], R.context[at], R.child[at], R.tail[at]
-        p, q, pos = R.p[at], R.q[at], R.pos[at]
-        score = torch.maximum(p, q); score = score.scatter_add(-1, q[:, :runs.KEEP].topk(10).indices, torch.full((len(at), 10), 4.))
+        R = R.first(contexts); self.n, self.C, self.depth, self.context, self.child, self.tail = R.n, R.C, R.depth, R.context, R.child, R.tail
+        p, q, pos = R.p, R.q, R.pos
+        score = torch.maximum(p, q); score = score.scatter_add(-1, q[:, :runs.KEEP].topk(10).indices, torch.full((len(p), 10), 4.))
         score = score.scatter_add(-1, pos.clamp(min=0), torch.where(pos >= 0, 9., 0.)); ids = score[:, :runs.KEEP].topk(KEPT).indices
         rest_p, rest_q = p.scatter(-1, ids, 0.), q.scatter(-1, ids, 0.)
         group = ((rest_p.clamp(min=1e-30)/rest_q.clamp(min=1e-30)).log()*5 + LUMPS//2).round().clamp(0, LUMPS - 1).long()

@@ -2,22 +2,24 @@
 """The measurements behind nbs/25_path_budgets.ipynb. Every part is resumable and writes results/budgets_*.json.
 
     budgets_runs.py random                    drawn trees of random laws
+    budgets_runs.py distinct                  the same for draws without replacement, shaped
     budgets_runs.py uneven                    uneven trees, arranged and grown for a rule
-    budgets_runs.py record FOLDER [TREE] [T]    laws along tries of likely continuations (SmolLM2 and its draft)
-    budgets_runs.py recorded FOLDER [TREE] [T] [COPY] [main]  values on those recordings, for each of the two continuations of a prompt
+    budgets_runs.py record FOLDER [TREE] [T] [FIRST STEP] [TARGET DRAFT]    laws along tries of likely continuations (SmolLM2 and its draft, or two folders with GGUF files)
+    budgets_runs.py recorded FOLDER [TREE] [T] [NUMBER] [main]  values on those recordings, for each of the two continuations of a prompt
     budgets_runs.py collect FOLDER [TREE]       results of both temperatures from the values
     budgets_runs.py drawn FOLDER [T]            drawn trees in the same contexts
     budgets_runs.py check_drawn FOLDER          the recordings against them
     budgets_runs.py cost                      milliseconds, with the target's forward in the same run
 """
 import json, os, statistics, sys, time
+from copy import copy
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from resispec_nb.budgets import Strata, Stratified, StratifiedPlan, _Serve, arrange, best_tree, expected_length, path_budgets, rank_rates, rated_length, strata
+from resispec_nb.budgets import Distinct, Strata, Stratified, StratifiedPlan, _Serve, arrange, best_tree, expected_length, path_budgets, rank_rates, rated_length, strata
 from resispec_nb.laws import law, overlap
 from resispec_nb.rules import get_rule
 from resispec_nb.trees import Tree
@@ -43,14 +45,15 @@ def summary(x, specinfer, traversal, group=None):
 VARIANTS = {"independent, lean 1/2": lambda: Stratified(INF, .5, steps=20), "stratified, lean 0": lambda: Stratified(lean=0.), "stratified, lean 1/4": lambda: Stratified(lean=.25),
             "stratified, lean 1": lambda: Stratified(lean=1., steps=20), "stratified, big .1": lambda: Stratified(.1), "stratified, big 1": lambda: Stratified(1.)}
 RULES = ("specinfer", "kseq", "resispec", "without_replacement", "anchored", "stratified")
-rule_of = lambda name: VARIANTS[name]() if name in VARIANTS else get_rule(name)
+DISTINCT = {"distinct, lean 1": lambda: Distinct(1.), "distinct, lean 0": lambda: Distinct(0.)}
+rule_of = lambda name: (VARIANTS | DISTINCT).get(name, lambda: get_rule(name))()
 
 
 # ---- random laws, drawn trees
 
-def random_laws(trees=1500, V=400, chunk=20):
+def random_laws(trees=1500, V=400, chunk=20, runs=None, file="budgets_random.json"):
     draws = lambda n: "specinfer" if n in ("kseq", "resispec") or n.startswith("independent") else n.split(",")[0]
-    runs = [(n, b) for n in RULES for b in (False, True)] + [(n, True) for n in VARIANTS if "big" not in n]
+    runs = runs or [(n, b) for n in RULES for b in (False, True)] + [(n, True) for n in VARIANTS if "big" not in n]
     out = dict(V=V, scale=2.5, trees=trees, cells={})
     for name in ("d5b3", "d7b2"):
         tree = Tree.parse(name); inner = list(tree.inner); kids = tree.children[inner]
@@ -67,7 +70,12 @@ def random_laws(trees=1500, V=400, chunk=20):
                     lengths[rule_name, budgets].append(expected_length(tree, path_budgets(tree, p, q, drawn[d], rule).coin) if budgets else walk_length(tree, p, q, drawn[d], rule))
             x = {r: torch.cat(v).double() for r, v in lengths.items()}
             out["cells"][f"{name} {quality}"] = dict(noise=noise, rules={n + " + budgets"*b: summary(v, x["specinfer", False], x["without_replacement", True]) for (n, b), v in x.items()})
-            save("budgets_random.json", out); print(name, quality, flush=True)
+            save(file, out); print(name, quality, flush=True)
+
+
+def distinct():
+    """Draws without replacement, shaped, on fewer trees."""
+    random_laws(400, runs=[("specinfer", False)] + [(n, b) for n in ("without_replacement", "stratified", "distinct") for b in (False, True)] + [(n, True) for n in DISTINCT], file="budgets_distinct.json")
 
 
 # ---- uneven trees
@@ -148,20 +156,30 @@ def contexts(pair, T):
     from resispec_nb.generate import generate
     rows = zip_longest(*[[(kind, t) for t in prompts(kind)] for kind in KINDS])
     todo = [(i, *item) for i, item in enumerate(x for row in rows for x in row if x)]
-    def make(i, kind, text, copy):
-        ids, g = encode(pair, text, chat=kind in CHAT), torch.Generator().manual_seed(10_000*copy + i)
+    def make(i, kind, text, number):
+        ids, g = encode(pair, text, chat=kind in CHAT), torch.Generator().manual_seed(10_000*number + i)
         n = int(torch.randint(SAMPLED[0], SAMPLED[1] + 1, (), generator=g))
         out = generate(pair.target, pair.draft, ids, "d3b3", temperature=T, max_new_tokens=n, generator=g, progress=False).sequences.flatten()
         return out if len(out) == len(ids) + n else None
-    for copy in range(COPIES):
-        for i, kind, text in todo: yield f"{copy}_{i:03d}", i, kind, partial(make, i, kind, text, copy)
+    for number in range(COPIES):
+        for i, kind, text in todo: yield f"{number}_{i:03d}", i, kind, partial(make, i, kind, text, number)
+
+
+def pair_of(target=None, draft=None):
+    """The shipped pair, or one from two folders with a GGUF file each, in bfloat16."""
+    from resispec_nb.models import Pair, load_pair
+    if target is None: return load_pair()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    file = lambda folder: next(Path(folder).glob("*.gguf")).name
+    models = [AutoModelForCausalLM.from_pretrained(f, gguf_file=file(f), dtype=torch.bfloat16).eval() for f in (target, draft)]
+    return Pair(*models, AutoTokenizer.from_pretrained(target, gguf_file=file(target)), f"{file(target)} + {file(draft)}")
 
 
 @torch.inference_mode()
-def record(folder, tree="d5b3", T="1", first="0", step="1"):
-    """Every `step`-th context from `first` on, so that several processes can share the work."""
-    from resispec_nb.models import Cached, load_pair
-    pair, T, start = load_pair(), float(T), time.time(); folder = Path(folder)/f"T={T:g}"; folder.mkdir(parents=True, exist_ok=True)
+def record(folder, tree="d5b3", T="1", first="0", step="1", *models):
+    """Every `step`-th context from `first` on, so that several processes can share the work; `models`: folders of another target and draft."""
+    from resispec_nb.models import Cached
+    pair, T, start = pair_of(*models), float(T), time.time(); folder = Path(folder)/f"T={T:g}"; folder.mkdir(parents=True, exist_ok=True)
     for name, i, kind, make in list(contexts(pair, T))[int(first)::int(step)]:
         if (folder/f"{name}.pt").exists() or (folder/f"{name}.ended").exists(): continue
         ids = make()
@@ -180,8 +198,8 @@ grid = torch.linspace(0, 1, G + 1)**2
 
 class Recorded:
     """The recordings of one continuation of each prompt, as one forest."""
-    def __init__(self, folder, T, copy=0):
-        files = sorted((Path(folder)/f"T={T:g}").glob(f"{copy}_*.pt")); recs = [torch.load(f) for f in files]; C, off = max(r["child"].shape[1] for r in recs), 0
+    def __init__(self, folder, T, number=0):
+        files = sorted((Path(folder)/f"T={T:g}").glob(f"{number}_*.pt")); recs = [torch.load(f) for f in files]; C, off = max(r["child"].shape[1] for r in recs), 0
         pad = lambda x, v: torch.cat([x.long(), torch.full((len(x), C - x.shape[1]), v)], -1)
         parts = {k: [] for k in ("p", "q", "depth", "context", "child", "tail", "pos")}
         for j, r in enumerate(recs):
@@ -191,6 +209,12 @@ class Recorded:
             off += len(r["depth"])
         for k, x in parts.items(): setattr(self, k, torch.cat(x))
         self.n, self.C, self.names, self.prompts, self.kinds = len(recs), C, [f.stem for f in files], [r["prompt"] for r in recs], [r["kind"] for r in recs]
+
+    def first(self, n):
+        """The first n contexts."""
+        out = copy(self); at = self.context < n; out.n = min(n, self.n)
+        for k in ("p", "q", "depth", "context", "child", "tail", "pos"): setattr(out, k, getattr(self, k)[at])
+        return out
 
 
 def value(R, levels, k, children, budgets=True, chunk=32):
@@ -277,20 +301,22 @@ class LikeliestFirst(Stratified):
 
 JOBS = {n + " + budgets"*b: ((by_draws if n == "without_replacement" else by_table)(get_rule(n)), b) for n in RULES for b in (False, True)}
 JOBS |= {"bound": (bound, True)}; MAIN = list(JOBS)
+JOBS |= {"distinct": (by_draws(get_rule("distinct"), 8), False), "distinct + budgets": (by_draws(get_rule("distinct"), 8), True)}
+LIMIT = {"distinct": 24, "distinct + budgets": 24}                                  # slow ones: this many contexts
 JOBS |= {n: (by_table(f()), True) for n, f in VARIANTS.items()} | {"stratified, likeliest first": (by_table(LikeliestFirst()), True)}
 JOBS |= {f"stratified, draft law to the power {tau}": (by_table(Stratified(power=tau)), True) for tau in (.85, 1.15)}
 
 
 @torch.inference_mode()
-def recorded(folder, tree="d5b3", T="1", copy="0", which="all"):
-    """Values by context and rule, kept beside the recordings: folder/T=…/values_COPY.json. `which` "main" leaves out what did not pay."""
-    t, T, start = Tree.parse(tree), float(T), time.time(); R, path = Recorded(folder, T, copy), Path(folder)/f"T={T:g}"/f"values_{copy}.json"
+def recorded(folder, tree="d5b3", T="1", number="0", which="all"):
+    """Values by context and rule, kept beside the recordings: folder/T=…/values_NUMBER.json. `which` "main" leaves out what did not pay."""
+    t, T, start = Tree.parse(tree), float(T), time.time(); R, path = Recorded(folder, T, number), Path(folder)/f"T={T:g}"/f"values_{number}.json"
     root = overlap(R.p, R.q)[R.depth == 0]; kept = json.loads(path.read_text()) if path.exists() else {}
     if kept.get("names") != R.names or kept.get("tree") != tree:                    # other recordings: all values anew
         kept = dict(tree=tree, names=R.names, prompts=R.prompts, kinds=R.kinds, overlap=[round(x, 5) for x in root.tolist()], values={})
     for n, (f, b) in JOBS.items():
         if n in kept["values"] or (which == "main" and n not in MAIN): continue
-        kept["values"][n] = [round(x, 5) for x in value(R, t.levels, t.branch, f, b).tolist()]
+        kept["values"][n] = [round(x, 5) for x in value(R.first(LIMIT.get(n, R.n)), t.levels, t.branch, f, b).tolist()]
         partial = path.with_suffix(".partial"); partial.write_text(json.dumps(kept)); os.replace(partial, path); print(f"{time.time() - start:.0f} s", n, flush=True)
 
 
@@ -386,6 +412,6 @@ def cost(repeats=9):
 
 
 if __name__ == "__main__":
-    parts = {"random": random_laws, "uneven": uneven, "record": record, "recorded": recorded, "collect": collect, "drawn": drawn, "check_drawn": check_drawn, "cost": cost}
+    parts = {"random": random_laws, "distinct": distinct, "uneven": uneven, "record": record, "recorded": recorded, "collect": collect, "drawn": drawn, "check_drawn": check_drawn, "cost": cost}
     if len(sys.argv) < 2 or sys.argv[1] not in parts: sys.exit(__doc__)
     parts[sys.argv[1]](*sys.argv[2:])

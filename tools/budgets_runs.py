@@ -323,7 +323,7 @@ def recorded(folder, tree="d5b3", T="1", number="0", which="all"):
 
 def joined(folder, T):
     """The values of all continuations, one after another; a rule that was valued on the first ones only has a shorter list."""
-    files = [json.loads(f.read_text()) for f in sorted((Path(folder)/f"T={T:g}").glob("values_*.json"))]; values = {}
+    files = [json.loads(f.read_text()) for f in sorted((Path(folder)/f"T={T:g}").glob("values_[0-9].json"))]; values = {}
     for n in files[0]["values"]:
         for f in files:
             if n not in f["values"]: break
@@ -340,7 +340,8 @@ def collect(folder, tree="d5b3", label="smollm2"):
         of = lambda kind: torch.tensor([k == kind for k in kept["kinds"]])
         out[f"{label} {tree} T={T:g}"] = dict(contexts=n, prompts=len(set(kept["prompts"])), sampled=SAMPLED, overlap=root.mean().item(), overlap_se=(root.std()/n**.5).item(),
             kinds={k: dict(contexts=int(of(k).sum()), overlap=root[of(k)].mean().item(), **{n: x[n][of(k)].mean().item() for n in ("specinfer", "without_replacement + budgets", "stratified + budgets")}) for k in dict.fromkeys(kept["kinds"])},
-            rules={n: dict(contexts=len(v), **summary(v, x["specinfer"][:len(v)], x["without_replacement + budgets"][:len(v)], kept["prompts"][:len(v)])) for n, v in x.items()}, names=kept["names"], values=kept["values"])
+            rules={n: dict(contexts=len(v), **summary(v, *(x[o][:len(v)] for o in ("specinfer", "without_replacement + budgets")), kept["prompts"][:len(v)]),
+                           over_default=summary(v, *[x["stratified + budgets"][:len(v)]]*2, kept["prompts"][:len(v)])["over_specinfer"]) for n, v in x.items()}, names=kept["names"], values=kept["values"])
         print(T, n, {n: (round(r["mean"], 3), [round(y, 3) for y in r["over_specinfer"]]) for n, r in out[f"{label} {tree} T={T:g}"]["rules"].items()})
     save(path.name, out)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The measurements behind nbs/25_path_budgets.ipynb. Every part is resumable and writes results/budgets_*.json.
+"""The measurements behind nbs/25_path_budgets.ipynb, in results/budgets_*.json. Recordings, their values and drawn trees are kept in FOLDER and go on where they stopped.
 
     budgets_runs.py random                    drawn trees of random laws
     budgets_runs.py distinct                  the same for draws without replacement, shaped

@@ -6,7 +6,7 @@
 __all__ = ['CHAT', 'BASELINES', 'TREES', 'prompts', 'encode', 'replay_laws', 'replay', 'environment', 'Comparison', 'baseline',
            'compare', 'tune', 'paired_steps']
 
-# %% ../nbs/12_bench.ipynb #02580da2
+# %% ../nbs/12_bench.ipynb #5ab3db3d
 import json, os, platform, subprocess, time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -235,7 +235,7 @@ def paired_steps(
         rows.append(done[_key(job)])
     return rows
 
-# %% ../nbs/12_bench.ipynb #7307de82
+# %% ../nbs/12_bench.ipynb #68f20dfc
 def _pair_one(pair, ids, rules, tree, temperature, n, seed):
     "Paired steps of one text."
     d = Decoder(pair.target, pair.draft, [ids], rules[0], False, NodeLaws(temperature), [torch.Generator().manual_seed(seed)])

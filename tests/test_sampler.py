@@ -43,7 +43,7 @@ def trees(rule, B, V, seed):
 
 # ---- batches
 
-@pytest.mark.parametrize("V, k, n", [(7, 3, 40), (3000, 4, 6), (windows.LONG + 1, 2, 4)])
+@pytest.mark.parametrize("V, k, n", [(7, 3, 40), (3000, 4, 6), (2**14 + 1, 2, 4)])
 @pytest.mark.parametrize("name", EXACT)
 def test_a_batch_is_its_rows(name, V, k, n):
     """Bit for bit, in float64: candidates, acceptances, residual, decision."""
@@ -198,13 +198,13 @@ def test_certificate_in_float32(name):
 @pytest.mark.parametrize("name", ["resispec", "anchored"])
 def test_the_search_row_by_row_is_exact(name, steps, monkeypatch):
     """Made for long rows; here it has to judge the hard short ones."""
-    monkeypatch.setattr(windows, "LONG", 1)
+    monkeypatch.setitem(windows.SEARCH, "cpu", (1, windows._search_rows))
     assert all(row.ok for row in judge_bank(get_rule(name, steps=steps), sizes=(3, 4), ks=(2, 3)))
 
 
 def test_both_searches_accept_the_same(monkeypatch):
     p, q = laws(400, 6, 5); count = torch.arange(400) % 5
-    one = windows.stack_down(p, q, 4, count); monkeypatch.setattr(windows, "LONG", 1); two = windows.stack_down(p, q, 4, count)
+    one = windows.stack_down(p, q, 4, count); monkeypatch.setitem(windows.SEARCH, "cpu", (1, windows._search_rows)); two = windows.stack_down(p, q, 4, count)
     assert (one.acceptance - two.acceptance).abs().max() < 1e-9 and (one.acceptance[count == 0] == 0).all()
 
 
@@ -325,7 +325,7 @@ for dtype, count, k in ((torch.float64, [0, 1, 2, 3, 3, 3], 3), (torch.float32, 
     want = windows.hang(a, b, windows.best_top(a, b, k, n), k, n)
     assert (reach[:, -1] - want.reach[:, -1]).abs().max() < (1e-9 if dtype == torch.float64 else 2e-6), (reach, want.reach)
     assert torch.equal(hi[:, 1:], lo[:, :-1]) and (reach[:, 1:] <= reach[:, :-1]).all()
-windows.SEARCH["cpu"], windows.LONG = (lambda *a: sampler.search_on_device(*a, block=16)), 1
+windows.SEARCH["cpu"] = 1, lambda *a: sampler.search_on_device(*a, block=16)
 from resispec_nb.rules import get_rule
 a, b, x = p.float(), q.float(), torch.tensor([[1, 2]]).expand(6, 2)
 by_kernel = get_rule("resispec")._judge(a, b, x); windows.SEARCH.clear(); by_torch = get_rule("resispec")._judge(a, b, x)

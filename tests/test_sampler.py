@@ -1,5 +1,6 @@
 """Batches are their rows, nothing asks the host, memory stays small, kernels have twins."""
-import functools, itertools, math, os, subprocess, sys
+import functools, json, math, os, subprocess, sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -361,3 +362,12 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path):
     """Down to machine code, without having one."""
     pytest.importorskip("triton")
     assert fresh(COMPILED, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)) == "compiled"
+
+
+def test_the_gpu_script_runs(tmp_path):
+    """Its CPU path end to end, with small sizes; what needs CUDA says so."""
+    script = Path(__file__).resolve().parent.parent/"tools/gpu_checks.py"
+    done = subprocess.run([sys.executable, "-W", "ignore", script, "--cpu", tmp_path/"smoke.json"], capture_output=True, text=True)
+    checks = json.loads((tmp_path/"smoke.json").read_text())["checks"]
+    assert done.returncode == 0, {name: c.get("error") for name, c in checks.items()}
+    assert {name for name, c in checks.items() if "skipped" in c} == {"nothing_synchronises", "graphs_replay", "kernel_and_twin"}

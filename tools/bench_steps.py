@@ -29,14 +29,14 @@ def steps(pair, ids, rule, options, budgets, seed):
 
 
 def phases(p, q, rule, options, seed):
-    """Milliseconds of the three phases of one judgement, node by node, medians over the nodes."""
+    """Milliseconds of processor time of the three phases of one judgement, node by node, medians over the nodes."""
     rule, times = get_rule(rule, **options), []
     for i, (a, b) in enumerate(zip(p, q)):
         x = rule.candidates(b, K, uniforms((K,), torch.Generator().manual_seed(seed + i)))
-        clock = [time.perf_counter()]
-        plan = rule._plan(a, b, K); clock.append(time.perf_counter())            # budgeting: the levels
-        taken = plan.taken; clock.append(time.perf_counter())                    # redistribution: what the windows serve, token by token
-        plan.accept_at(x); residual(plan.p, taken); clock.append(time.perf_counter())   # proxy formulation: acceptance, and what is left
+        clock = [time.thread_time()]
+        plan = rule._plan(a, b, K); clock.append(time.thread_time())            # budgeting: the levels
+        taken = plan.taken; clock.append(time.thread_time())                    # redistribution: what the windows serve, token by token
+        plan.accept_at(x); residual(plan.p, taken); clock.append(time.thread_time())   # proxy formulation: acceptance, and what is left
         times.append([t - s for s, t in zip(clock, clock[1:])])
     return [round(t*1e3, 4) for t in torch.tensor(times[5:], dtype=torch.float64).median(0).values.tolist()]
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../nbs/16_cli.ipynb #03f619ee
+# %% ../nbs/16_cli.ipynb #ae048d02
 import argparse, json, sys
 import torch
 from . import certify
@@ -13,6 +13,7 @@ from .bench import BASELINES, CHAT, Comparison, compare, encode, prompts, tune
 from .generate import generate
 from .models import load_pair
 from .rules import RULES
+from .stats import _no_nan
 
 # %% ../nbs/16_cli.ipynb #745272af
 def _models(p):
@@ -65,7 +66,7 @@ def _generate(a):
     else: print(text if a.plain else out[0].marked(pair.tokenizer)); print(out.stats, file=sys.stderr)
     return 0
 
-# %% ../nbs/16_cli.ipynb #bb728161
+# %% ../nbs/16_cli.ipynb #5b17bc0b
 def _compare(a):
     pair = _pair(a)
     texts = [(t, not a.raw) for t in a.prompts] or [(t, a.kind in CHAT and not a.raw) for t in prompts(a.kind, a.count)]
@@ -78,7 +79,7 @@ def _compare(a):
     parts = [compare(_pair(a, trimmed=r != "assisted") if r == "assisted" and pair.vocabulary_map is not None else pair, encoded, (r,), **how, texts=texts) for r in a.rules]
     all_ = Comparison({r: p.stats[r] for r, p in zip(a.rules, parts)}, {r: p.seconds[r] for r, p in zip(a.rules, parts)})
     rows = [dict(row, equals_plain=texts[row["rule"]] == texts["plain"]) if a.temperature == 0 and "plain" in texts else row for row in all_.rows()]
-    print(json.dumps(dict(tree=a.tree, tuned=tuned, rows=rows)) if a.json else _table(rows, a.tree))
+    print(json.dumps(_no_nan(dict(tree=a.tree, tuned=tuned, rows=rows))) if a.json else _table(rows, a.tree))
     return 0
 
 def _table(rows, tree):

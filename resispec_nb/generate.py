@@ -5,22 +5,22 @@
 # %% auto #0
 __all__ = ['Decoder', 'generate', 'custom_generate']
 
-# %% ../nbs/11_generate.ipynb #7e2ab1a2
+# %% ../nbs/11_generate.ipynb #cc9cad8a
 import time
 import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers.generation import GenerateDecoderOnlyOutput
 from .drafts import ModelDraft, Proposal, Vocabulary
-from .laws import uniforms
 from .models import Cached, check_model, pad_left, try_tree
 from .node_laws import NodeLaws
 from .rules import Rule, get_rule
+from .sampler import row_uniforms
 from .stats import Generation, Stats, Text
 from .trees import Tree
 from .verify import Verified, verify_tree
 
-# %% ../nbs/11_generate.ipynb #ee7cee9d
+# %% ../nbs/11_generate.ipynb #3cb01666
 class Decoder:
     "Speculative decoding of a batch of texts, step by step. Source: ours."
     def __init__(self,
@@ -51,7 +51,7 @@ class Decoder:
               tree:Tree, # shape of this step's trees
     ): # proposal, target rows p [B, N, V], draft rows q [B, I, V], tokens [B, N], uniforms [B, N] (all but the proposal on the target's device)
         "Draft trees and let the target score them."
-        u = torch.stack([uniforms((2, tree.size), g, g.device if g else "cpu").cpu() for g in self.generators])
+        u = row_uniforms((2, tree.size), self.generators)                            # [B, 2, N]
         law_of = self.laws.on(tree, self.texts, self.padding)
         self._clock = [time.perf_counter()]
         proposal = self.draft.propose(tree, self.rule, law_of, u[:, 0]); self._clock.append(time.perf_counter())
@@ -92,7 +92,8 @@ class Decoder:
         self.target.compact(); width = self.target.prefix
         try:
             proposal, p, q, tokens, u = self.score(tree)
-            return self.keep(tree, proposal, p, verify_tree(tree, p, q, tokens, self.rule, u=u, budgets=self.budgets), limit)
+            known = isinstance(self.draft, ModelDraft)                               # its laws and ids come from `law` and `draw`, which have looked at them
+            return self.keep(tree, proposal, p, verify_tree(tree, p, q, tokens, self.rule, u=u, budgets=self.budgets, check=not known), limit)
         except BaseException:
             self.target.rewind(width); self.draft.abandon()
             raise

@@ -12,7 +12,7 @@ NOTEBOOKS = sorted(ROOT.glob("nbs/*.ipynb"))
 def copy(tmp_path_factory):
     """A copy of the tree, so that a check never changes what it checks."""
     to = tmp_path_factory.mktemp("tree")/"repo"
-    shutil.copytree(ROOT, to, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "_docs", "_proc", "__pycache__", ".hypothesis", ".pytest_cache", "*.egg-info", "demo"))
+    shutil.copytree(ROOT, to, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", "_docs", "_proc", "__pycache__", ".hypothesis", ".pytest_cache", "*.egg-info", "demo"))
     return to
 
 

@@ -27,11 +27,11 @@ def read(path): return [json.loads(l) for l in path.read_text().splitlines()] if
 
 
 def greedy(path=RESULTS/"greedy_check.jsonl", n=64):
-    """20 prompts, three trees, three rules: alone, and in batches of 4."""
+    """20 prompts in batches of 4, three trees, three rules."""
     pair = load_pair("smollm2-135m"); encoded = texts(pair, 4)
     done = {(r["tree"], r["rule"], r["batch"], r["first"]) for r in read(path) if "rule" in r}
     plain = {}
-    for batch in (4, 1):
+    for batch in (4,):
         for tree in ("d4b1", "d3b3", "d5b3"):
             for rule in ("specinfer", "resispec", "anchored"):
                 for i in tqdm(range(0, len(encoded), batch), desc=f"{tree} {rule} {batch}", disable=None):

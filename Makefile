@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: env demo test test-matrix site lab clean export refresh readme two-rules
+.PHONY: env demo test test-matrix site lab clean export refresh readme two-rules bench
 
 env: $(STAMP)
 
@@ -34,6 +34,10 @@ readme: env ## nbs/index.ipynb -> README.md
 
 two-rules: env ## the 2,000-step comparison of chapter 23 (half an hour; resumes)
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -W ignore tools/two_rules.py
+
+bench: env ## what judging costs, and Figure 3 (chapter 22; an hour on a CPU; resumes)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tools/bench_rules.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tools/bench_steps.py
 
 site: env ## the book as web pages in _docs: Quarto where installed, plain HTML pages otherwise
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/site.py

@@ -111,7 +111,7 @@ def _search_kernel(p, q, count, lo, hi, reach, V, k, steps, near, eps, BLOCK: tl
         tl.store(hi + i, level); tl.store(lo + i, under); tl.store(reach + i + 1, R)
         level, E = under, below
 
-# %% ../nbs/06_sampler.ipynb #ec3e4cdf
+# %% ../nbs/06_sampler.ipynb #db391e8b
 def search_on_device(
     p:Tensor, # target laws, [n, V]
     q:Tensor, # draft laws, [n, V]
@@ -128,4 +128,4 @@ def search_on_device(
         _search_kernel[(len(p),)](p, q, count, *out, p.shape[-1], k, steps, 4*k*eps, eps, BLOCK=min(block, triton.next_power_of_2(p.shape[-1])), num_warps=8)
     return out
 
-if triton: windows.SEARCH["cuda"] = search_on_device
+if triton: windows.SEARCH["cuda"] = 1, search_on_device

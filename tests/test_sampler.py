@@ -1,5 +1,6 @@
 """Batches are their rows, nothing asks the host, memory stays small, kernels have twins."""
-import functools, itertools, math, os, subprocess, sys
+import functools, json, math, os, subprocess, sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def trees(rule, B, V, seed):
 
 # ---- batches
 
-@pytest.mark.parametrize("V, k, n", [(7, 3, 40), (3000, 4, 6), (windows.LONG + 1, 2, 4)])
+@pytest.mark.parametrize("V, k, n", [(7, 3, 40), (3000, 4, 6), (2**14 + 1, 2, 4)])
 @pytest.mark.parametrize("name", EXACT)
 def test_a_batch_is_its_rows(name, V, k, n):
     """Bit for bit, in float64: candidates, acceptances, residual, decision."""
@@ -198,13 +199,13 @@ def test_certificate_in_float32(name):
 @pytest.mark.parametrize("name", ["resispec", "anchored"])
 def test_the_search_row_by_row_is_exact(name, steps, monkeypatch):
     """Made for long rows; here it has to judge the hard short ones."""
-    monkeypatch.setattr(windows, "LONG", 1)
+    monkeypatch.setitem(windows.SEARCH, "cpu", (1, windows._search_rows))
     assert all(row.ok for row in judge_bank(get_rule(name, steps=steps), sizes=(3, 4), ks=(2, 3)))
 
 
 def test_both_searches_accept_the_same(monkeypatch):
     p, q = laws(400, 6, 5); count = torch.arange(400) % 5
-    one = windows.stack_down(p, q, 4, count); monkeypatch.setattr(windows, "LONG", 1); two = windows.stack_down(p, q, 4, count)
+    one = windows.stack_down(p, q, 4, count); monkeypatch.setitem(windows.SEARCH, "cpu", (1, windows._search_rows)); two = windows.stack_down(p, q, 4, count)
     assert (one.acceptance - two.acceptance).abs().max() < 1e-9 and (one.acceptance[count == 0] == 0).all()
 
 
@@ -325,7 +326,7 @@ for dtype, count, k in ((torch.float64, [0, 1, 2, 3, 3, 3], 3), (torch.float32, 
     want = windows.hang(a, b, windows.best_top(a, b, k, n), k, n)
     assert (reach[:, -1] - want.reach[:, -1]).abs().max() < (1e-9 if dtype == torch.float64 else 2e-6), (reach, want.reach)
     assert torch.equal(hi[:, 1:], lo[:, :-1]) and (reach[:, 1:] <= reach[:, :-1]).all()
-windows.SEARCH["cpu"], windows.LONG = (lambda *a: sampler.search_on_device(*a, block=16)), 1
+windows.SEARCH["cpu"] = 1, lambda *a: sampler.search_on_device(*a, block=16)
 from resispec_nb.rules import get_rule
 a, b, x = p.float(), q.float(), torch.tensor([[1, 2]]).expand(6, 2)
 by_kernel = get_rule("resispec")._judge(a, b, x); windows.SEARCH.clear(); by_torch = get_rule("resispec")._judge(a, b, x)
@@ -361,3 +362,12 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path):
     """Down to machine code, without having one."""
     pytest.importorskip("triton")
     assert fresh(COMPILED, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)) == "compiled"
+
+
+def test_the_gpu_script_runs(tmp_path):
+    """Its CPU path end to end, with small sizes; what needs CUDA says so."""
+    script = Path(__file__).resolve().parent.parent/"tools/gpu_checks.py"
+    done = subprocess.run([sys.executable, "-W", "ignore", script, "--cpu", tmp_path/"smoke.json"], capture_output=True, text=True)
+    checks = json.loads((tmp_path/"smoke.json").read_text())["checks"]
+    assert done.returncode == 0, {name: c.get("error") for name, c in checks.items()}
+    assert {name for name, c in checks.items() if "skipped" in c} == {"nothing_synchronises", "graphs_replay", "kernel_and_twin"}

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: env demo test site lab clean export refresh readme two-rules
+.PHONY: env demo test test-matrix site lab clean export refresh readme two-rules
 
 env: $(STAMP)
 
@@ -42,4 +42,12 @@ lab: env ## edit the notebooks
 	$(BIN)/jupyter lab nbs
 
 clean:
-	rm -rf $(VENV) _docs _proc demo build *.egg-info .pytest_cache
+	rm -rf $(VENV) .venv-matrix _docs _proc demo build *.egg-info .pytest_cache
+
+test-matrix: ## generation on the oldest and the newest supported transformers, each in an environment of its own
+	for v in '4.57.*' '<6'; do \
+	  $(PYTHON) -m venv .venv-matrix && grep -v -E '^(transformers|huggingface_hub|tokenizers|hf-xet|typer)==' constraints.txt > .venv-matrix/constraints.txt && \
+	  .venv-matrix/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-matrix/constraints.txt "transformers$$(echo $$v | sed 's/^4/==4/')" -e '.[dev]' && \
+	  .venv-matrix/bin/python -c 'import transformers; print("transformers", transformers.__version__)' && \
+	  OMP_NUM_THREADS=1 .venv-matrix/bin/python -m pytest -q -n $(THREADS) --dist worksteal tests/test_generate.py || exit 1; \
+	  rm -rf .venv-matrix; done

@@ -12,6 +12,7 @@ setup(
     url=s["git_url"], keywords=s["keywords"],
     long_description=Path("README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
     packages=find_packages(include=["resispec_nb", "resispec_nb.*"]), package_data={"resispec_nb": ["assets/*"]},
+    entry_points={"console_scripts": ["resispec = resispec_nb.cli:main"]},
     python_requires=">=" + s["min_python"], install_requires=s["requirements"].split(),
     extras_require={"dev": s["dev_requirements"].split()}, zip_safe=False,
 )

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RULES', 'write_plain', 'write', 'law_table', 'table', 'figure', 'main']
 
-# %% ../nbs/15_demo.ipynb #61eb3939
+# %% ../nbs/15_demo.ipynb #145f4531
 import argparse, sys, textwrap, time
 from pathlib import Path
 import matplotlib
@@ -14,11 +14,12 @@ import torch
 from tqdm import tqdm
 from . import house
 from .bench import encode, prompts, replay, replay_laws
-from .generate import Stats, generate
+from .generate import generate
 from .models import load_pair
+from .stats import Stats
 from .trees import Tree
 
-# %% ../nbs/15_demo.ipynb #f2aa1e94
+# %% ../nbs/15_demo.ipynb #7e98b08a
 RULES = ("specinfer", "resispec")
 
 def write_plain(pair, ids, n, temperature, seed):
@@ -41,7 +42,7 @@ def write(pair, texts, tree, temperature, n, seed, say=print):
                 clock = time.perf_counter()
                 g = generate(pair.target, pair.draft, ids, tree, rule, False, temperature, max_new_tokens=n, generator=torch.Generator().manual_seed(seed + i), progress=False)
                 seconds[rule] += time.perf_counter() - clock; stats[rule] += g.stats; bar.update()
-                said.append(_block(rule, g.marked(pair.tokenizer)))
+                said.append(_block(rule, g[0].marked(pair.tokenizer)))
             tqdm.write("\n".join(said))
     return stats, seconds, plain
 

@@ -34,6 +34,9 @@ def _keep_top_p(z, top_p):
     cut = mass.cumsum(-1) - mass >= top_p          # mass before this token already reaches top_p
     return z.masked_fill(cut.scatter(-1, order, cut), -math.inf)
 
+# %% ../nbs/00_laws.ipynb #bd0e5209
+def _keep_min_p(z, min_p): return z.masked_fill(z < z.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
+
 # %% ../nbs/00_laws.ipynb #cc447c75
 def _first_row(
     bad:Tensor, # flags, [...] (one per row)
@@ -56,12 +59,13 @@ def check_logits(
     if (dead := (logits == -math.inf).all(-1)).any():
         raise ValueError(f"{name}: row {_first_row(dead)} is -inf everywhere; at least one token must stay possible")
 
-# %% ../nbs/00_laws.ipynb #f8a90213
+# %% ../nbs/00_laws.ipynb #6c111a17
 def law(
     logits:Tensor, # raw scores, [..., V]
     temperature:float=1., # softmax temperature; below `GREEDY_BELOW` the law is one-hot at the first largest logit
     top_k:int|None=None, # keep this many largest logits (ties with the last are kept)
     top_p:float|None=None, # keep the smallest set of likeliest tokens with at least this mass
+    min_p:float|None=None, # keep tokens at least this many times as likely as the likeliest
 ) -> Tensor: # probabilities, [..., V], float32 (float64 for float64 logits)
     "The sampling law of `logits`; raises `ValueError` for anything that has none. Source: ours."
     check_logits(logits)
@@ -69,11 +73,13 @@ def law(
         raise ValueError(f"temperature: expected a finite number >= 0, got {temperature!r}")
     if top_k is not None and (not isinstance(top_k, int) or top_k < 1): raise ValueError(f"top_k: expected an integer >= 1 or None, got {top_k!r}")
     if top_p is not None and not 0 < top_p <= 1: raise ValueError(f"top_p: expected a number in (0, 1] or None, got {top_p!r}")
+    if min_p is not None and not 0 <= min_p <= 1: raise ValueError(f"min_p: expected a number in [0, 1] or None, got {min_p!r}")
     z = logits if logits.dtype == torch.float64 else logits.float()
     if temperature < GREEDY_BELOW: return one_hot(z.argmax(-1), z.shape[-1], z.dtype)
     z = (z - z.amax(-1, keepdim=True)) / temperature
     if top_k is not None: z = _keep_top_k(z, top_k)
     if top_p is not None and top_p < 1: z = _keep_top_p(z, top_p)
+    if min_p: z = _keep_min_p(z, min_p)
     return z.softmax(-1)
 
 # %% ../nbs/00_laws.ipynb #87c9dd56

@@ -75,15 +75,17 @@ def features_of(
     "The target's last hidden states along a text."
     return target.get_decoder()(ids[None].to(target.device), use_cache=False).last_hidden_state[0]
 
-# %% ../nbs/10d_eagle.ipynb #57e4f7bc
+# %% ../nbs/10d_eagle.ipynb #f231f0e2
 class EagleDraft:
     "An EAGLE head as a drafter, one batch of rows. Source: Li et al. 2024; the bookkeeping is ours."
     wants_features = True
     def __init__(self,
                  head:EagleHead, # of the target
                  prompts:list, # ids [n], one tensor a row, n >= 1; the last one is the row's first root
-                 features:list, # the target's features at each prompt's tokens but the last, [n - 1, D], one tensor a row
+                 features:list, # the target's features at each prompt's tokens but the last, [n - 1, D], one tensor a row; or padded on the left, [B, most, D]
     ):
+        if features is None: raise ValueError("features: an EAGLE head needs the target's last hidden states at the prompts' tokens, [n - 1, D] for each row; features_of(target, ids[:-1]) computes them")
+        if torch.is_tensor(features): features = [f[len(f) - len(ids) + 1:] for f, ids in zip(features, prompts, strict=True)]
         for b, (ids, f) in enumerate(zip(prompts, features, strict=True)):
             if len(f) != len(ids) - 1: raise ValueError(f"features: row {b} has {len(f)}, expected {len(ids) - 1}: one at each prompt token but the last, whose feature the target does not know yet")
         self.head, self.device = head, head.fc.weight.device
@@ -151,7 +153,7 @@ def _level(self:EagleDraft, tree, inner, fed, predicted, tokens):
 
 EagleDraft.propose, EagleDraft._level = _propose, _level
 
-# %% ../nbs/10d_eagle.ipynb #48e04d91
+# %% ../nbs/10d_eagle.ipynb #5052968c
 def _drop_tree(self:EagleDraft):
     "Leave only decided pairs in the cache."
     extra = self.cache.get_seq_length() - self.seen.shape[-1]
@@ -176,15 +178,23 @@ def _abandon(self:EagleDraft):
     self._drop_tree()
 
 def _select(self:EagleDraft,
-            rows:Tensor, # rows of the batch to go on with, [b]
+            rows, # rows of the batch to go on with, [b]
 ):
     "Drop the other rows."
-    rows = rows.to(self.device)
+    rows = torch.as_tensor(rows, dtype=torch.long, device=self.device)
     self.seen, self.at, self.pending = self.seen[rows], self.at[rows], tuple(x[rows] for x in self.pending)
     for layer in self.cache.layers:
         if layer.is_initialized: layer.keys, layer.values = layer.keys[rows], layer.values[rows]
 
 EagleDraft._drop_tree, EagleDraft.keep, EagleDraft.abandon, EagleDraft.select = _drop_tree, _keep, _abandon, _select
+
+# %% ../nbs/10d_eagle.ipynb #984fc768
+def _drafter(self:EagleHead, prompts:list, features=None): # as for `EagleDraft`
+    "A drafter for some prompts: what a decoder calls."
+    return EagleDraft(self, prompts, features)
+
+_drafter.wants_features = True
+EagleHead.drafter = _drafter
 
 # %% ../nbs/10d_eagle.ipynb #34caa847
 def _weights(path, sha256):

@@ -61,7 +61,7 @@ def draw_children(
         parent = tokens[:, [nodes[i] for i in same]]
         tokens[:, kids] = torch.where(parent[..., None] >= 0, drawn, -1)
 
-# %% ../nbs/10c_lookup.ipynb #20848c1d
+# %% ../nbs/10c_lookup.ipynb #583ada87
 class LookupDraft:
     "An n-gram drafter for a batch of rows. Source: prompt lookup decoding (Saxena 2023); tree and law are ours."
     wants_features = False
@@ -113,9 +113,9 @@ class LookupDraft:
     def abandon(self): "Undo `propose`, which has changed nothing."
 
     def select(self,
-               rows:Tensor, # rows of the batch to go on with, [b]
+               rows, # rows of the batch to go on with, [b]
     ):
         "Drop the other rows."
-        self.rows = [self.rows[i] for i in rows.tolist()]
+        self.rows = [self.rows[int(i)] for i in rows]
 
     def __repr__(self): return f"LookupDraft({len(self.rows)} rows of {', '.join(str(len(r.ids)) for r in self.rows)} tokens)"

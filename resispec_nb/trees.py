@@ -112,7 +112,7 @@ def _inner_index(self) -> Tensor: # [N]
     out = torch.zeros(self.size, dtype=torch.long); out[list(self.inner)] = torch.arange(len(self.inner))
     return out
 
-# %% ../nbs/07_trees.ipynb #eb67d490
+# %% ../nbs/07_trees.ipynb #3547918c
 @_derived
 def _sees(self) -> Tensor: # bool, [N, N]
     "sees[i, j]: node j is node i or one of its ancestors."
@@ -126,13 +126,15 @@ def positions(tree:Tree,
     "Position of every node."
     return prefix + torch.tensor(tree.depths)
 
-def tree_mask(sees:Tensor, # bool, [N, M]: which of the last M cached places each new node sees
-              past:int, # cached places before those; all are seen
+def tree_mask(sees:Tensor, # bool, [N, M] or [B, N, M]: which of the last M cached places each new node sees
+              past:int|Tensor, # cached places before those: their number if all are seen, or bool, [B, past], which of them are seen in each row
               dtype:torch.dtype=torch.float32, # of the model
-) -> Tensor: # [1, 1, N, past + M], 0 where seen and the dtype's lowest number elsewhere
+) -> Tensor: # [B, 1, N, past + M] (B = 1 if neither has rows), 0 where seen and the dtype's lowest number elsewhere
     "Additive attention mask. Float, because a boolean mask is right under one attention kernel and silently wrong under another."
-    seen = torch.cat([torch.ones(sees.shape[0], past, dtype=torch.bool), sees], 1)
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[None, None]
+    if not torch.is_tensor(past): past = torch.ones(1, past, dtype=torch.bool, device=sees.device)
+    B, (N, M) = max(len(past), len(sees) if sees.ndim == 3 else 1), sees.shape[-2:]
+    seen = torch.cat([past[:, None].expand(B, N, -1), sees.expand(B, N, M)], -1)[:, None]
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
 # %% ../nbs/07_trees.ipynb #eb159c78
 def _vectors(acceptance, levels):

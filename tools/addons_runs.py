@@ -12,6 +12,7 @@ import torch
 from resispec_nb.bench import CHAT, encode
 from resispec_nb.budgets import expected_length, path_budgets
 from resispec_nb.drafts import ModelDraft
+from resispec_nb.eagle import features_of, load_eagle
 from resispec_nb.laws import law, overlap
 from resispec_nb.models import ASSETS, Cached, cache_folder, load_pair
 from resispec_nb.rules import get_rule
@@ -19,8 +20,7 @@ from resispec_nb.trees import Tree
 try: from resispec_nb.verify import walk_length
 except ImportError: from budgets_runs import node_by_node_length as walk_length
 
-RESULTS, BUDGET, WIDTH, DEPTHS, TEXTS = Path(__file__).parent.parent/"results", 64, 8, 4, 20
-RULES = {"without_replacement": False, "stratified": True}                 # rule -> path budgets?
+RESULTS, BUDGET, WIDTH, DEPTHS, TEXTS = Path(__file__).parent.parent/"results", 64, 8, 4, 8
 plain = lambda logits, nodes, tokens: law(logits)
 
 
@@ -50,7 +50,6 @@ def drafter(kind, pair, head, ids, features): return ModelDraft(pair.draft, [ids
 def setting(kind):
     pair = load_pair()
     if kind == "draft": return pair, None
-    from resispec_nb.eagle import load_eagle
     return pair, load_eagle(pair.target)
 
 
@@ -64,28 +63,23 @@ def accepted(rule, p, q, k, u):
 
 @torch.inference_mode()
 def rates(kind="draft"):
-    """At two positions of TEXTS calibration texts; for the head at depths 1 to 4, along the text itself."""
-    pair, head = setting(kind); depths = DEPTHS if head else 1; chain = Tree(range(-1, DEPTHS))
-    from resispec_nb.eagle import features_of
-    out = {n: [[] for _ in range(depths)] for n in RULES}; shared = [[] for _ in range(depths)]
+    """At two positions of TEXTS calibration texts, for the head at depths 1 to 4 along the text itself; and Sequoia's tree for them."""
+    pair, head = setting(kind); depths = DEPTHS if head else 1; chain, rule = Tree(range(-1, DEPTHS)), get_rule("without_replacement")
+    found, shared = [[] for _ in range(depths)], [[] for _ in range(depths)]
     for j, ids, start in contexts(pair):
         if j % 3: continue
         if len(shared[0]) >= 2*TEXTS: break
-        p_all, features = law(pair.target(ids[None]).logits[0]), features_of(pair.target, ids)
+        features = features_of(pair.target, ids)
         for at in (start + 3, start + 14):
-            d = drafter(kind, pair, head, ids[:at + 1], features)
-            if kind == "draft": rows = law(pair.draft(ids[None]).logits[0])[at][None]
-            else: rows = along(d, chain, ids[at:])
-            for n in RULES:
-                for i in range(depths):
-                    u = torch.rand(8, WIDTH, generator=torch.Generator().manual_seed(1000*j + at)).double()
-                    p, q = p_all[at + i].expand(8, -1), rows[i].expand(8, -1)
-                    out[n][i].append(accepted(get_rule(n), p, q, WIDTH, u).mean(0))
-            for i in range(depths): shared[i].append(overlap(p_all[at + i], rows[i]).item())
+            d = drafter(kind, pair, head, ids[:at + 1], features); p_all = law(pair.target.lm_head(features[at:at + depths]))
+            rows = along(d, chain, ids[at:])
+            for i in range(depths):
+                u = torch.rand(8, WIDTH, generator=torch.Generator().manual_seed(1000*j + at)).double()
+                found[i].append(accepted(rule, p_all[i].expand(8, -1), rows[i].expand(8, -1), WIDTH, u).mean(0)); shared[i].append(overlap(p_all[i], rows[i]).item())
         print(j, flush=True)
-    found = {n: [torch.stack(x).mean(0).tolist() for x in v] for n, v in out.items()}
-    trees = {n: Tree.sequoia(torch.tensor(v), BUDGET, levels=None if kind == "draft" else 10) for n, v in found.items()}
-    save("addons_rates.json", load("addons_rates.json") | {kind: dict(positions=len(shared[0]), width=WIDTH, rates=found, overlap=[sum(x)/len(x) for x in shared], trees={n: t.parents for n, t in trees.items()})})
+    a = torch.stack([torch.stack(x).mean(0) for x in found]); a = a[0] if depths == 1 else a
+    tree = Tree.sequoia(a, BUDGET, None if depths == 1 else 10); x = torch.tensor(shared)
+    save("addons_rates.json", load("addons_rates.json") | {kind: dict(texts=TEXTS, positions=x.shape[1], rates=a.tolist(), overlap=x.mean(1).tolist(), overlap_se=(x.std(1)/x.shape[1]**.5).tolist(), tree=tree.parents, value=tree.value(a))})
 
 
 class Given:
@@ -102,16 +96,13 @@ def along(d, chain, ids): return d.propose(chain, Given(ids[1:]), plain, torch.z
 @torch.inference_mode()
 def lengths(kind="draft", draws=1):
     """Every context of the other two thirds; each cell's trees share their uniforms."""
-    pair, head = setting(kind); cells = load("addons_rates.json")[kind]["trees"]
-    from resispec_nb.eagle import features_of
-    own, ours = Tree(cells["without_replacement"], "sequoia"), Tree(cells["stratified"], "sequoia for stratified")
-    jobs = {"without_replacement": (own, "without_replacement", False), "without_replacement + budgets": (own, "without_replacement", True),
-            "stratified + budgets": (own, "stratified", True), "stratified + budgets, own tree": (ours, "stratified", True)}
+    pair, head = setting(kind); tree = Tree(load("addons_rates.json")[kind]["tree"], "sequoia")
+    jobs = {"without_replacement": ("without_replacement", False), "without_replacement + budgets": ("without_replacement", True), "stratified + budgets": ("stratified", True)}
     name = f"addons_{kind}.json"; out = load(name) or dict(budget=BUDGET, draws=draws, values={n: {} for n in jobs})
     for j, ids, start in contexts(pair):
         if j % 3 == 0 or all(str(j) in v for v in out["values"].values()): continue
         target = Cached(pair.target); target.extend(ids[:-1]); width, features = target.prefix, features_of(pair.target, ids)
-        for n, (tree, rule_name, budgets) in jobs.items():
+        for n, (rule_name, budgets) in jobs.items():
             rule, x = get_rule(rule_name), []
             for i in range(draws):
                 u = torch.rand(1, tree.size, generator=torch.Generator().manual_seed(1000*j + i)).double()

@@ -1,5 +1,5 @@
 """The book as web pages in _docs: with Quarto where it is installed, otherwise with smalldocs, from the same _quarto.yml."""
-import fnmatch, re, shutil, subprocess, sys, tarfile, tempfile
+import fnmatch, json, re, shutil, subprocess, sys, tarfile, tempfile
 from pathlib import Path
 
 import yaml
@@ -53,6 +53,22 @@ def processed() -> Path:
     return proc_nbs(n_workers=0, force=True)
 
 
+def quote_texts(project: Path) -> None:
+    """Put the figures' texts in quotation marks: a colon in one would make the cell's options unreadable, and the text would be lost."""
+    for path in project.glob("*.ipynb"):
+        nb = json.loads(path.read_text(encoding="utf-8"))
+        for c in nb["cells"]:
+            if c["cell_type"] == "code": c["source"] = re.sub(r"^#\| fig-alt: +(?![\"'|>])(.*)$", lambda m: f"#| fig-alt: {json.dumps(m[1], ensure_ascii=False)}", "".join(c["source"]), flags=re.M)
+        path.write_text(json.dumps(nb, ensure_ascii=False), encoding="utf-8")
+
+
+def reference(project: Path) -> list:
+    """One page for each module, from its docments; returns their paths for the sidebar. Written by smalldocs; none where it is missing."""
+    try: from smalldocs import api
+    except ImportError: return []
+    return sorted(f.relative_to(project).as_posix() for f in api.build(api.Settings(project, ["resispec_nb"], root=ROOT)))
+
+
 def own_katex(docs: Path, pages: list) -> None:
     """Serve KaTeX from the site itself, so that mathematics needs no network; says so where npm is missing."""
     versions = {v for p in pages for v in CDN.findall(p.read_text(encoding="utf-8"))}
@@ -72,7 +88,8 @@ def main() -> None:
     names = [p.name for p in (ROOT/"nbs").glob("*.ipynb")]
     config = yaml.safe_load((ROOT/"_quarto.yml").read_text(encoding="utf-8"))
     config["website"]["sidebar"]["contents"] = sidebar(config, names)
-    project = processed()
+    project = processed(); quote_texts(project)
+    if pages := reference(project): config["website"]["sidebar"]["contents"][-1]["contents"].append(dict(section="API", contents=pages))
     (project/"_quarto.yml").unlink(missing_ok=True)
     (project/"_quarto.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     shutil.rmtree(ROOT/"_docs", ignore_errors=True)

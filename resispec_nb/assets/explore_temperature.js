@@ -8,13 +8,13 @@ const logits = i => nodes[i] ??= {target: halves(data.nodes[i].target), draft: h
 const pattern = i => `url(#rsx-window-${i})`;
 
 /** Horizontal bars of one law, split into what the draft covers and where it is blind. */
-function panel(title, names, values, q, split) {
+function panel(title, names, values, q, covered) {
   const row = 15, left = 74, width = 168, top = Math.max(...values, ...q, 1e-9), scale = v => Math.max(0, v)/top*(width - left - 4);
   const s = svg("svg", {viewBox: `0 0 ${width} ${names.length*row + 4}`, class: "rsx-panel", "aria-hidden": "true"});
   names.forEach((name, i) => {
-    const y = i*row + 2, shared = split ? Math.min(values[i], q[i]) : 0;
+    const y = i*row + 2, shared = covered ? covered[i] : 0;
     s.append(svg("text", {x: left - 4, y: y + 11, "text-anchor": "end", class: "rsx-small"}, name.length > 11 ? name.slice(0, 10) + "…" : name));
-    if (split) {
+    if (covered) {
       s.append(svg("rect", {x: left, y: y + 1, width: scale(shared), height: row - 4, fill: GREEN}));
       s.append(svg("rect", {x: left + scale(shared), y: y + 1, width: scale(values[i] - shared), height: row - 4, fill: "url(#rsx-drift-hatch)", stroke: RED, "stroke-width": values[i] > shared ? .7 : 0}));
     } else {
@@ -55,10 +55,10 @@ function draw() {
   const p = law(z.target, T), q = law(z.draft, T), v = look(p, q, k, rule), pub = published(lumped(p, data.cells), lumped(q, data.cells), k);
   root.querySelector(".rsx-context").textContent = "… " + node.context;
   get("temperature").nextElementSibling.textContent = T.toFixed(2);
-  const short = x => { const s = Array.from(node.show, i => x[i]); return [...s, Math.max(0, 1 - s.reduce((a, b) => a + b, 0))]; };
+  const sum = x => x.reduce((a, b) => a + b, 0), short = x => { const s = Array.from(node.show, i => x[i]); return [...s, Math.max(0, sum(x) - sum(s))]; };
   const names = [...node.names, "all others"], qs = short(q), rows = root.querySelector(".rsx-rows");
-  rows.replaceChildren(panel("target p (filled) and draft q (outline)", names, short(p), qs, false),
-    ...v.residuals.slice(1).map((r, i) => panel(`after ${i + 1} rejection${i ? "s" : ""}: ${(100*v.blind[i + 1]).toFixed(0)} % blind`, names, v.reach[i + 1] > 1e-12 ? short(r) : names.map(() => 0), qs, true)));
+  rows.replaceChildren(panel("target p (filled) and draft q (outline)", names, short(p), qs, null),
+    ...v.residuals.slice(1).map((r, i) => panel(`after ${i + 1} rejection${i ? "s" : ""}: ${(100*v.blind[i + 1]).toFixed(0)} % blind`, names, short(r), qs, short(r.map((x, j) => Math.min(x, q[j]))))));
   const label = Object.fromEntries(node.show.map((i, j) => [i, node.names[j]]));
   root.querySelector(".rsx-windows").replaceChildren(windows(v, label));
   const what = i => i >= v.lo.length ? ` (certain: ${label[v.anchors[i - v.lo.length]] ?? "a token"})` : "";

@@ -41,7 +41,7 @@ function picture(f, levels, branch) {
   let last = {};
   for (let i = 0; i < f.length; i++) {
     s.append(svg("circle", {cx: X(depth[i]), cy: y[i], r: 2.2, class: "rsx-node"}));
-    const d = depth[i]; if (f[i] < .02 || (last[d] ?? -99) > y[i] - 11) continue;
+    const d = depth[i]; if (!i || f[i] < .02 || (last[d] ?? -99) > y[i] - 11) continue;
     last[d] = y[i]; s.append(svg("text", {x: X(d) + 5, y: y[i] + 4, class: "rsx-small rsx-halo"}, f[i].toFixed(2)));
   }
   for (let d = 0; d < levels; d++) s.append(svg("text", {x: X(d), y: H - 3, "text-anchor": "middle", class: "rsx-small"}, d ? `depth ${d}` : "root"));

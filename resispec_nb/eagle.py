@@ -75,7 +75,7 @@ def features_of(
     "The target's last hidden states along a text."
     return target.get_decoder()(ids[None].to(target.device), use_cache=False).last_hidden_state[0]
 
-# %% ../nbs/10d_eagle.ipynb #f231f0e2
+# %% ../nbs/10d_eagle.ipynb #a3fcd0e5
 class EagleDraft:
     "An EAGLE head as a drafter, one batch of rows. Source: Li et al. 2024; the bookkeeping is ours."
     wants_features = True
@@ -93,7 +93,8 @@ class EagleDraft:
         self.cache = DynamicCache(config=head.config)
         self.seen = torch.zeros(len(prompts), 0, dtype=torch.bool, device=self.device)   # [B, M]: places of the cache that belong to each row
         self.at = torch.zeros(len(prompts), dtype=torch.long, device=self.device)        # position of the next pair, [B]
-        start = lambda f, ids: (f, ids[1:]) if len(ids) > 1 else (torch.zeros(1, D), ids)  # a lone token has no feature before it
+        self.lone = torch.tensor([len(ids) == 1 for ids in prompts], device=self.device) # [B]: a lone token has no feature before it; a zero stands in for one step
+        start = lambda f, ids: (f, ids[1:]) if len(ids) > 1 else (torch.zeros(1, D), ids)
         self._wait([start(f, ids) for f, ids in zip(features, prompts)])
 
     def _wait(self, pairs):
@@ -153,7 +154,7 @@ def _level(self:EagleDraft, tree, inner, fed, predicted, tokens):
 
 EagleDraft.propose, EagleDraft._level = _propose, _level
 
-# %% ../nbs/10d_eagle.ipynb #5052968c
+# %% ../nbs/10d_eagle.ipynb #295870e1
 def _drop_tree(self:EagleDraft):
     "Leave only decided pairs in the cache."
     extra = self.cache.get_seq_length() - self.seen.shape[-1]
@@ -167,6 +168,7 @@ def _keep(self:EagleDraft,
     "End the step: the target's features and the emitted tokens are the next pending pairs."
     if features is None: raise ValueError("features: an EAGLE head needs the target's last hidden states at the tree's nodes, [B, N, D]")
     self._drop_tree()
+    self.seen, self.at, self.lone = self.seen & ~self.lone[:, None], self.at*~self.lone, torch.zeros_like(self.lone)
     nodes = torch.cat([torch.zeros_like(path[:, :1]), path], -1).clamp(min=0).to(features.device)
     f = features.gather(1, nodes[..., None].expand(-1, -1, features.shape[-1]))
     n = int((tokens >= 0).sum(-1).max())
@@ -182,7 +184,7 @@ def _select(self:EagleDraft,
 ):
     "Drop the other rows."
     rows = torch.as_tensor(rows, dtype=torch.long, device=self.device)
-    self.seen, self.at, self.pending = self.seen[rows], self.at[rows], tuple(x[rows] for x in self.pending)
+    self.seen, self.at, self.lone, self.pending = self.seen[rows], self.at[rows], self.lone[rows], tuple(x[rows] for x in self.pending)
     for layer in self.cache.layers:
         if layer.is_initialized: layer.keys, layer.values = layer.keys[rows], layer.values[rows]
 

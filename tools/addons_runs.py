@@ -93,16 +93,27 @@ def along(d, chain, ids): return d.propose(chain, Given(ids[1:]), plain, torch.z
 
 # ---- expected emitted tokens of drawn trees
 
+def mirrored(tree):
+    """The same shape with the children of every node in the opposite order: strata put the likeliest tokens last, Sequoia's tree its deepest subtree first."""
+    parents, order = [-1], [0]
+    for i, n in enumerate(order):
+        for c in reversed(tree.child_lists[n]): parents.append(i); order.append(c)
+    return Tree(parents, f"{tree.name}, mirrored")
+
+
 @torch.inference_mode()
 def lengths(kind="draft", draws=1):
-    """Every context of the other two thirds; each cell's trees share their uniforms."""
+    """Every context of the other two thirds, as many as there is time for; all ways of judging share their uniforms."""
     pair, head = setting(kind); tree = Tree(load("addons_rates.json")[kind]["tree"], "sequoia")
-    jobs = {"without_replacement": ("without_replacement", False), "without_replacement + budgets": ("without_replacement", True), "stratified + budgets": ("stratified", True)}
-    name = f"addons_{kind}.json"; out = load(name) or dict(budget=BUDGET, draws=draws, values={n: {} for n in jobs})
+    jobs = {"without_replacement": (tree, "without_replacement", False), "without_replacement + budgets": (tree, "without_replacement", True),
+            "stratified + budgets": (tree, "stratified", True), "stratified + budgets, tree mirrored": (mirrored(tree), "stratified", True)}
+    name = f"addons_{kind}.json"; out = load(name) or dict(budget=BUDGET, draws=draws, values={})
+    for n in jobs: out["values"].setdefault(n, {})
     for j, ids, start in contexts(pair):
         if j % 3 == 0 or all(str(j) in v for v in out["values"].values()): continue
         target = Cached(pair.target); target.extend(ids[:-1]); width, features = target.prefix, features_of(pair.target, ids)
-        for n, (rule_name, budgets) in jobs.items():
+        for n, (tree, rule_name, budgets) in jobs.items():
+            if str(j) in out["values"][n]: continue
             rule, x = get_rule(rule_name), []
             for i in range(draws):
                 u = torch.rand(1, tree.size, generator=torch.Generator().manual_seed(1000*j + i)).double()

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Decoder', 'generate', 'custom_generate']
 
-# %% ../nbs/11_generate.ipynb #cc9cad8a
+# %% ../nbs/11_generate.ipynb #c1d869d6
 import time
+from functools import partial
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -20,12 +21,12 @@ from .stats import Generation, Stats, Text
 from .trees import Tree
 from .verify import Verified, verify_tree
 
-# %% ../nbs/11_generate.ipynb #3cb01666
+# %% ../nbs/11_generate.ipynb #30feb3c3
 class Decoder:
     "Speculative decoding of a batch of texts, step by step. Source: ours."
     def __init__(self,
                  target, # Hugging Face causal LM
-                 draft, # Hugging Face causal LM, or draft(prompts) -> a draft with the methods of `ModelDraft`
+                 draft, # Hugging Face causal LM; or draft(prompts) -> a draft with the methods of `ModelDraft`, called with features=[B, n-1, D] too if it has a true `wants_features`
                  prompts:list, # ids of each text, [n], n >= 1
                  rule:str|Rule="stratified", # draws and judges candidates
                  budgets:bool=True, # judge whole paths; node by node if False
@@ -39,8 +40,10 @@ class Decoder:
         self.seconds = dict(drafting=0., target=0., shaping=0.)
         self._stats = [Stats() for _ in prompts]
         before = [x[:-1] for x in prompts]
-        self.target = Cached(target, len(prompts), features=getattr(draft, "wants_features", False))
+        wants = getattr(draft, "wants_features", False)
+        self.target = Cached(target, len(prompts), features=wants)
         if max(map(len, before)): self.target.extend(*pad_left(before))
+        if wants: draft = partial(draft, features=self.target.features if self.target.prefix else torch.zeros(len(prompts), 0, target.config.get_text_config().hidden_size, dtype=self.target.dtype))
         self.draft = ModelDraft(draft, prompts) if hasattr(draft, "config") else draft(prompts)
 
     @property
@@ -137,7 +140,7 @@ class _End:
 
     def _criterion(self, ids): return any(bool(torch.as_tensor(c(ids[None], None)).all()) for c in self.criteria)
 
-# %% ../nbs/11_generate.ipynb #1a7108a8
+# %% ../nbs/11_generate.ipynb #40927fab
 def _prompts(input_ids, attention_mask=None):
     "Prompts as a list of ids [n], and how much padding each came with."
     ok = lambda x, *dims: torch.is_tensor(x) and not x.is_floating_point() and x.dtype != torch.bool and x.ndim in dims
@@ -158,7 +161,7 @@ def _check_models(target, draft, prompts, max_new_tokens, vocabulary_map):
     check_model(target, "target"); V = target.config.get_text_config().vocab_size
     if any((x >= V).any() or (x < 0).any() for x in prompts): raise ValueError(f"input_ids: an id lies outside the target's vocabulary of {V} tokens")
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0: raise ValueError(f"max_new_tokens: expected a whole number >= 0, got {max_new_tokens!r}")
-    models, n = [("target", target)], max(map(len, prompts))
+    models, n, draft = [("target", target)], max(map(len, prompts)), getattr(draft, "drafter", draft)
     if hasattr(draft, "config"):
         check_model(draft, "draft"); models.append(("draft", draft)); W = draft.config.get_text_config().vocab_size
         if vocabulary_map is None and W != V: raise ValueError(f"draft: vocabulary of {W} tokens, but the target has {V}; if ids mean the same and only the padding differs, pass vocabulary_map=torch.arange({W})")

@@ -418,3 +418,14 @@ def test_a_streamer_gets_kept_tokens_in_order():
     def boom(ids, scores): raise RuntimeError
     with pytest.raises(RuntimeError): generate(m, m, torch.tensor([1]), streamer=heard, stopping_criteria=[boom])
     assert heard.ended == 2
+
+
+def test_an_eagle_head_drafts_for_a_batch():
+    """A draft that wants the target's features, prompts of one token among them; any head, however bad, leaves greedy decoding what it is."""
+    from resispec_nb.eagle import EagleHead
+    target = tiny(); torch.manual_seed(3); head = EagleHead(target).eval().requires_grad_(False)
+    out = generate(target, head, prompts, "d3b2", temperature=0, max_new_tokens=16); adds_up(out)
+    for t, ids in zip(out.texts, prompts): assert torch.equal(torch.cat([ids, t.tokens]), plain(target, ids, 16))
+    batch = generate(target, head, prompts, "d3b2", max_new_tokens=16, generator=3)
+    for i, (t, ids) in enumerate(zip(batch.texts, prompts)): assert torch.equal(t.tokens, generate(target, head, ids, "d3b2", max_new_tokens=16, generator=3 + i)[0].tokens)
+    assert generate(target, head, prompts[1], max_new_tokens=8, generator=0)[0].finish_reason == "length"

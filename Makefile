@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: env demo test test-matrix site lab clean export refresh readme two-rules bench
+.PHONY: env demo test test-matrix test-site site preview lab clean export refresh readme two-rules bench
 
 env: $(STAMP)
 
@@ -42,11 +42,17 @@ bench: env ## what judging costs, and Figure 3 (chapter 22; an hour on a CPU; re
 site: env ## the book as web pages in _docs: Quarto where installed, plain HTML pages otherwise
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/site.py
 
+test-site: site ## the pages in a browser (Debian's chromium): links, figures, mathematics, both explorers; screenshots in _shots
+	RESISPEC_SITE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs tests/test_site.py
+
+preview: site ## build the book and serve it at http://localhost:3000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _docs 3000
+
 lab: env ## edit the notebooks
 	$(BIN)/jupyter lab nbs
 
 clean:
-	rm -rf $(VENV) .venv-matrix _docs _proc demo build *.egg-info .pytest_cache
+	rm -rf $(VENV) .venv-matrix _docs _proc _shots demo build *.egg-info .pytest_cache
 
 test-matrix: ## generation on the oldest and the newest supported transformers, each in an environment of its own
 	for v in '4.57.*' '<6'; do \

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CHAT', 'BASELINES', 'TREES', 'prompts', 'encode', 'replay_laws', 'replay', 'environment', 'Comparison', 'baseline',
-           'compare', 'tune', 'expected_tokens', 'paired_steps']
+           'compare', 'tune', 'paired_steps']
 
-# %% ../nbs/12_bench.ipynb #02580da2
+# %% ../nbs/12_bench.ipynb #5ab3db3d
 import json, os, platform, subprocess, time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from .node_laws import NodeLaws
 from .stats import Stats
 from .rules import Rule, get_rule
 from .trees import Tree
-from .verify import verify_tree
+from .verify import verify_tree, walk_length
 
 # %% ../nbs/12_bench.ipynb #c97d9346
 CHAT = ("demo", "chat", "mtbench", "gsm8k") # kinds that are asked as a chat turn; the others are continued as they stand
@@ -211,24 +211,7 @@ def tune(
     rows = [dict(tree=t, tokens_per_second=s.emitted/seconds[t], mean_acceptance_length=s.mean_acceptance_length, shaping_share=s.seconds["shaping"]/seconds[t], drafting_share=s.seconds["drafting"]/seconds[t]) for t, s in stats.items()]
     return sorted(rows, key=lambda r: -r["tokens_per_second"])
 
-# %% ../nbs/12_bench.ipynb #9828068b
-def expected_tokens(
-    tree:Tree, # N nodes of which I have children
-    p:Tensor, # target rows, [N, V]
-    q:Tensor, # draft rows, [I, V]
-    tokens:Tensor, # ids, [N]
-    rule, # judges, node by node
-) -> float: # tokens a step
-    "Mean acceptance length of the walk, given the tree; no coin is thrown."
-    kids = tree.children.to(tokens.device)[list(tree.inner)]                         # [I, k]
-    cand = torch.where(kids >= 0, tokens[kids.clamp(min=0)], -1)
-    accept = rule._judge(p[list(tree.inner)], q, cand, (kids >= 0).sum(-1)).accept
-    taken = accept*torch.cumprod(torch.cat([torch.ones_like(accept[:, :1]), 1 - accept[:, :-1]], -1), -1)  # [I, k]: this child, given the node
-    reach = [1.]*tree.size
-    for i, n in enumerate(tree.inner):
-        for c, a in zip(tree.child_lists[n], taken[i].tolist()): reach[c] = reach[n]*a
-    return sum(reach)
-
+# %% ../nbs/12_bench.ipynb #a8b0da01
 def paired_steps(
     pair:Pair, # target and draft
     encoded:list, # prompts as ids, each [n]
@@ -252,7 +235,7 @@ def paired_steps(
         rows.append(done[_key(job)])
     return rows
 
-# %% ../nbs/12_bench.ipynb #7307de82
+# %% ../nbs/12_bench.ipynb #68f20dfc
 def _pair_one(pair, ids, rules, tree, temperature, n, seed):
     "Paired steps of one text."
     d = Decoder(pair.target, pair.draft, [ids], rules[0], False, NodeLaws(temperature), [torch.Generator().manual_seed(seed)])
@@ -262,7 +245,7 @@ def _pair_one(pair, ids, rules, tree, temperature, n, seed):
         proposal, p, q, tokens, u = d.score(tree)
         found = [verify_tree(tree, p, q, tokens, r, u=u, budgets=False) for r in rules]
         for r, v in zip(rules, found):
-            out["emitted"][r.name].append(int(v.accepted) + 1); out["expected"][r.name].append(round(expected_tokens(tree, p[0], q[0], tokens[0], r), 6))
+            out["emitted"][r.name].append(int(v.accepted) + 1); out["expected"][r.name].append(round(walk_length(tree, p, q, tokens, r).item(), 6))
         [(kept, *_)] = d.keep(tree, proposal, p, found[step % len(rules)])
         made, step = made + len(kept), step + 1
         if ends & set(kept): break

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_budgets', 'settle', 'path_law', 'expected_length',
-           'Strata', 'strata', 'StratifiedPlan', 'Stratified']
+           'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'rank_rates', 'rated_length', 'arrange',
+           'best_tree']
 
 # %% ../nbs/07b_budgets.ipynb #5f5066df
 import math
@@ -15,7 +16,7 @@ from torch import Tensor
 from .drift import residual
 from .laws import draw, overlap
 from .windows import Plan, excess, filled
-from .rules import RULES, Rule, get_rule
+from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _first_of_two, _forget, _others
 from .trees import Tree
 
 # %% ../nbs/07b_budgets.ipynb #824461c9
@@ -309,3 +310,106 @@ def _draw_from_strata(self, q, k, u):
 
 Stratified.candidates = _draw_from_strata
 RULES[Stratified.name] = Stratified
+
+# %% ../nbs/07b_budgets.ipynb #7ce8d1df
+def _after_rejection(p, q, a, y): # laws [..., V], acceptance of every token [..., V], rejected token [...]
+    "The law to be made when y has been rejected, next to come from q without y, [..., V]; averaged over y it makes up p."
+    tiny = torch.finfo(q.dtype).tiny; others = _others(q).clamp(min=tiny); at = y.clamp(min=0)[..., None]
+    z, left = q*(1 - a)/others, (p - q*a).clamp(min=0)
+    f = q*_ratio(left, q*_others(z)).clamp(max=1)                                    # φ q
+    total = _others(f)/others                                                        # Σ φ(z) q(z)/(1 − q(y)), for every y
+    fits = torch.where(total > 1, 1/total.clamp(min=1), 1.)
+    g = (left - f*_others(z*fits)).clamp(min=0)
+    served = (f*fits.gather(-1, at)/others.gather(-1, at)).scatter(-1, at, 0.)
+    rest = (1 - fits*total).clamp(min=0).gather(-1, at)
+    return residual(served + rest*residual(g, torch.zeros_like(g)), torch.zeros_like(p))
+
+# %% ../nbs/07b_budgets.ipynb #f0b10b05
+class Distinct(WithoutReplacement):
+    "Draws without replacement, shaped: each candidate leaves what one more could serve. Source: ours; any number of candidates."
+    name = "distinct"
+    def __init__(self,
+                 lean:float|None=None, # 1 leaves all that one more candidate can serve, 0 spreads acceptance evenly; None: the squared overlap of the laws at hand
+    ):
+        if lean is not None and not 0 <= lean <= 1: raise ValueError(f"lean: expected a number from 0 to 1, got {lean!r}")
+        super().__init__(); self.lean = lean
+
+    def _first(self, p, q, m): # m: candidates to come, this one included
+        w, others = _ratio(p, q), _others(q).clamp(min=torch.finfo(q.dtype).tiny)
+        lean = (overlap(p, q)**2)[..., None] if self.lean is None else self.lean
+        even = w/(1 + (m - 1)[..., None]*_others(q/others))
+        hair = 1 + torch.finfo(q.dtype).eps**.75                                     # equal laws leave the level open: with a hair more of p it is the lowest
+        return torch.minimum(lean*_first_of_two(hair*p, q, others) + (1 - lean)*even, w).clamp(max=1)
+
+    def _judge(self, p, q, candidates, count=None):
+        there, accept = candidates >= 0, []
+        for i, x in enumerate(candidates.unbind(-1)):
+            m = there[..., i:].sum(-1); last, here = (m <= 1)[..., None], there[..., i, None]
+            a = torch.where(last, _ratio(p, q).clamp(max=1), self._first(p, q, m.clamp(min=1)))
+            accept.append(torch.where(here, a.gather(-1, x.clamp(min=0)[..., None]), 0.)[..., 0])
+            after = torch.where(last, residual(p, torch.minimum(p, q*a)), _after_rejection(p, q, a, x))
+            p, q = torch.where(here, after, p), torch.where(here, _forget(q, x), q)
+        return Judgement(torch.stack(accept, -1), p)
+
+RULES[Distinct.name] = Distinct
+
+# %% ../nbs/07b_budgets.ipynb #063aa8d1
+def rank_rates(
+    rule:Rule, # a rule that does not look at the rejected tokens
+    p:Tensor, # sample of target laws, [n, V]
+    q:Tensor, # their draft laws, [n, V]
+    k:int, # largest number of siblings
+) -> list: # for m = 1..k siblings: m mean probabilities, in test order, that this one is accepted
+    "What each place among siblings earns, averaged over sample laws. Source: ours."
+    return [rule.plan(p, q, m).by_rank.mean(0).tolist() for m in range(1, k + 1)]
+
+def rated_length(
+    tree:Tree, # N nodes
+    rates:list, # as from `rank_rates`
+) -> float: # tokens a step
+    "Mean length of the walk if every node had these rates. Source: ours."
+    if tree.branch > len(rates): raise ValueError(f"rates: given for up to {len(rates)} siblings, but {tree!r} has nodes with {tree.branch}; ask `rank_rates` for k={tree.branch}")
+    length = [1.]*tree.size
+    for n in reversed(tree.inner): length[n] += sum(a*length[c] for a, c in zip(rates[len(tree.child_lists[n]) - 1], tree.child_lists[n]))
+    return length[0]
+
+# %% ../nbs/07b_budgets.ipynb #32e8a377
+def _by_levels(children): # children(n) -> list of child keys; the root's key is None
+    parents, front = [-1], [(0, None)]
+    while front:
+        below = []
+        for n, key in front:
+            for c in children(key): below.append((len(parents), c)); parents.append(n)
+        front = below
+    return Tree(parents)
+
+def arrange(
+    tree:Tree, # any shape
+    rates:list, # as from `rank_rates`
+) -> Tree: # the same subtrees, siblings in another order
+    "Hang the longest subtree of every node where acceptance is highest. Source: ours."
+    rated_length(tree, rates); length, order = [1.]*tree.size, {}
+    for n in reversed(range(tree.size)):
+        kids = sorted(tree.child_lists[n], key=lambda c: length[c]); a = rates[len(kids) - 1] if kids else []
+        places = sorted(range(len(kids)), key=lambda i: a[i])
+        order[n] = [kids[places.index(i)] for i in range(len(kids))]
+        length[n] += sum(a[i]*length[c] for i, c in enumerate(order[n]))
+    return _by_levels(lambda n: order[n or 0])
+
+# %% ../nbs/07b_budgets.ipynb #691ff361
+def best_tree(
+    rates:list, # as from `rank_rates`
+    size:int, # number of nodes, counting the root
+) -> Tree:
+    "The tree of `size` nodes with the longest mean walk, order of siblings included. Source: the dynamic programme of Sequoia (Chen et al. 2024); rates by place and number of siblings are ours."
+    if size < 1: raise ValueError(f"size: expected a whole number >= 1, got {size!r}")
+    best, sizes = [0., 1.], [(), ()]                            # by number of nodes: mean length, nodes below each child
+    parts = [[{0: (0., ())}] + [{} for _ in r] for r in rates]  # parts[m-1][j][n]: the best j first subtrees of m siblings with n nodes in all
+    for n in range(1, size):
+        for r, f in zip(rates, parts):
+            for j, a in enumerate(r):
+                found = [(f[j][n - s][0] + a*best[s], f[j][n - s][1] + (s,)) for s in range(1, n + 1) if n - s in f[j]]
+                if found: f[j + 1][n] = max(found)
+        top = max(f[-1][n] for f in parts if n in f[-1])
+        best.append(1 + top[0]); sizes.append(top[1])
+    return _by_levels(lambda n: sizes[n or size])

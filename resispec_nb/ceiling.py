@@ -32,7 +32,7 @@ def ceiling(
     p, q = check_pair(p, q); check_k(k)
     return _bottleneck(p, q, k)
 
-# %% ../nbs/05_ceiling.ipynb #2ad61668
+# %% ../nbs/05_ceiling.ipynb #47fe4b13
 def anchored_ceiling(
     p:Tensor, # target law, [..., V]
     q:Tensor, # draft law, [..., V]
@@ -41,7 +41,8 @@ def anchored_ceiling(
 ) -> Tensor: # [...]
     "Largest acceptance of any exact rule with certain candidates and independent draws of the rest. Source: ours."
     p, q = check_pair(p, q); check_k(k)
-    rest, _, n, certain = Anchored(m)._slots(q, k)
+    rest, _, n, top, flags = Anchored(m)._slots(q, k)
+    certain = torch.zeros_like(q).scatter(-1, top, flags.to(q.dtype))
     mass = (p*certain).sum(-1)
     return torch.where(n > 0, _bottleneck(p*(1 - certain), rest, n, mass[..., None]), mass)   # no draw: an anchor or nothing
 

@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from resispec_nb.budgets import Budgets, Stratified, expected_length, path_budgets, path_law, settle, strata
+from resispec_nb.budgets import Budgets, Stratified, arrange, best_tree, expected_length, path_budgets, path_law, rank_rates, rated_length, settle, strata
 from resispec_nb.rules import RULES, get_rule
 from resispec_nb.trees import Tree
-from resispec_nb.verify import _settle_paths, joint_law, joint_law_by_paths, verify_tree
+from resispec_nb.verify import _settle_paths, joint_law, joint_law_by_paths, verify_tree, walk_length
 
 NAMES = [n for n in RULES if get_rule(n).exact]
 SHAPES = {"two levels": Tree.complete(2, 3), "three levels": Tree.complete(3, 2), "uneven": Tree([-1, 0, 0, 1, 2, 2, 4]), "ragged": Tree([-1, 0, 0, 0, 1, 1, 3]), "chain": Tree([-1, 0, 1, 2])}
@@ -41,7 +41,7 @@ def test_joint_law(name, shape, budgets):
         assert (joint_law(tree, t, d, get_rule(name), budgets=budgets) - joint(t)).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ["specinfer", "kseq", "anchored", "without_replacement", "stratified"])
+@pytest.mark.parametrize("name", ["specinfer", "kseq", "anchored", "without_replacement", "stratified", "distinct"])
 def test_joint_law_of_thirteen_nodes(name):
     t, d = tables(3, 3, 3, .2), tables(3, 2, 60, .5)
     assert (joint_law_by_paths(Tree.complete(3, 3), t, d, get_rule(name)) - joint(t)).abs().max() < 1e-12
@@ -111,7 +111,7 @@ def test_strata_are_level_and_complete():
 def test_float32_agrees():
     tree = Tree.parse("d4b3"); g = torch.Generator().manual_seed(5); I = len(tree.inner)
     p = torch.randn(50, tree.size, 300, generator=g).mul(2.5); q = (p[:, list(tree.inner)] + torch.randn(50, I, 300, generator=g)).softmax(-1); p = p.softmax(-1)
-    for name in ("resispec", "anchored", "without_replacement", "stratified"):
+    for name in ("resispec", "anchored", "without_replacement", "stratified", "distinct"):
         tokens = torch.zeros(50, tree.size, dtype=torch.long)
         for i, n in enumerate(tree.inner): tokens[:, list(tree.child_lists[n])] = get_rule(name).candidates(q[:, i], 3, torch.rand(50, 3, generator=g).double())
         one, two = (path_budgets(tree, p.to(t), q.to(t), tokens, get_rule(name)).budget for t in (torch.float32, torch.float64))
@@ -136,3 +136,30 @@ def test_faults_are_noticed(fault):
     verify = lambda tree, p, q, tokens, rule, u: _settle_paths(tree, p, q, tokens, rule, u, budgets_of(tree, p, q, tokens, rule), settle_otherwise if fault == "order" else settle)
     error = (joint_law(tree, t, d, rule, verify, coins=lambda *a: budgets_of(*a).coin) - joint(t)).abs().sum()/2
     assert error < 1e-12 if fault == "none" else error > 1e-3
+
+
+def test_arranged_and_best_trees():
+    """Another order of siblings, or another shape, leaves the joint law as it is; the order found is the best by the rates."""
+    g = torch.Generator().manual_seed(7)
+    p, q = (torch.randn(100, 20, generator=g).double().mul(2).softmax(-1) for _ in range(2))
+    for name in ("specinfer", "resispec", "stratified", "anchored"):
+        rates = rank_rates(get_rule(name), p, q, 3)
+        trees = [arrange(SHAPES["uneven"], rates), arrange(SHAPES["ragged"], rates), best_tree(rates, 7)]
+        for before, tree in zip((SHAPES["uneven"], SHAPES["ragged"]), trees):
+            assert [len(x) for x in before.level_nodes] == [len(x) for x in tree.level_nodes] and rated_length(tree, rates) >= rated_length(before, rates) - 1e-12
+        for tree in trees:
+            t, d = tables(3, tree.levels, 8, .15), tables(3, tree.levels - 1, 58, .3)
+            for budgets in (False, True): assert (joint_law(tree, t, d, get_rule(name), budgets=budgets) - joint(t)).abs().max() < 1e-12
+    with pytest.raises(ValueError, match="rank_rates"): arrange(Tree.complete(2, 4), rates)
+
+
+def test_walk_length_is_the_mean_of_walks():
+    tree, g, n = Tree([-1, 0, 0, 0, 1, 1, 3]), torch.Generator().manual_seed(9), 40_000
+    p = torch.randn(2, tree.size, 6, generator=g).double().softmax(-1); q = torch.randn(2, len(tree.inner), 6, generator=g).double().softmax(-1)
+    for name in ("specinfer", "without_replacement", "stratified"):
+        tokens = torch.zeros(2, tree.size, dtype=torch.long)
+        for i, m in enumerate(tree.inner): tokens[:, list(tree.child_lists[m])] = get_rule(name).candidates(q[:, i], len(tree.child_lists[m]), torch.rand(2, len(tree.child_lists[m]), generator=g).double())
+        length = walk_length(tree, p, q, tokens, get_rule(name))
+        for b in range(2):
+            x = verify_tree(tree, p[b].expand(n, -1, -1), q[b].expand(n, -1, -1), tokens[b].expand(n, -1), name, generator=g, budgets=False).accepted.double() + 1
+            assert abs(x.mean() - length[b]) < 4.5*x.std()/n**.5 + 1e-12

@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
-"""The measurements behind nbs/25_path_budgets.ipynb. Every part is resumable and writes results/budgets_*.json.
+"""The measurements behind nbs/25_path_budgets.ipynb, in results/budgets_*.json. Recordings, their values and drawn trees are kept in FOLDER and go on where they stopped.
 
     budgets_runs.py random                    drawn trees of random laws
-    budgets_runs.py record FOLDER [TREE]      laws along tries of likely continuations (SmolLM2 and its draft)
-    budgets_runs.py recorded FOLDER [TREE]    values on those recordings
-    budgets_runs.py drawn                     drawn trees in the same contexts, to check the recordings
+    budgets_runs.py distinct                  the same for draws without replacement, shaped
+    budgets_runs.py uneven                    uneven trees, arranged and grown for a rule
+    budgets_runs.py record FOLDER [TREE] [T] [FIRST STEP] [TARGET DRAFT]    laws along tries of likely continuations (SmolLM2 and its draft, or two folders with GGUF files)
+    budgets_runs.py recorded FOLDER [TREE] [T] [NUMBER] [main]  values on those recordings, for each of the two continuations of a prompt
+    budgets_runs.py collect FOLDER [TREE]       results of both temperatures from the values
+    budgets_runs.py drawn FOLDER [T]            drawn trees in the same contexts
+    budgets_runs.py check_drawn FOLDER          the recordings against them
     budgets_runs.py cost                      milliseconds, with the target's forward in the same run
 """
 import json, os, statistics, sys, time
+from copy import copy
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from resispec_nb.budgets import Strata, Stratified, StratifiedPlan, _Serve, expected_length, path_budgets, strata
-from resispec_nb.laws import law, overlap
+from resispec_nb.budgets import Distinct, Strata, Stratified, StratifiedPlan, _Serve, arrange, best_tree, expected_length, path_budgets, rank_rates, rated_length, strata
+from resispec_nb.laws import draw, law, overlap, uniforms
 from resispec_nb.rules import get_rule
 from resispec_nb.trees import Tree
-from resispec_nb.verify import verify_tree
+from resispec_nb.verify import verify_tree, walk_length
 from resispec_nb.windows import filled
 
 RESULTS, INF = Path(__file__).parent.parent/"results", float("inf")
@@ -27,32 +34,26 @@ def save(name, x):
     partial.write_text(json.dumps(x)); os.replace(partial, RESULTS/name)
 
 
-def summary(x, specinfer, traversal):
-    """Mean, standard error, and ratios with standard errors (paired, by linearisation)."""
-    n = len(x)**.5; ratio = lambda o: [(x.mean()/o.mean()).item(), ((x - x.mean()/o.mean()*o).std()/o.mean()/n).item()]
-    return dict(mean=x.mean().item(), se=(x.std()/n).item(), over_specinfer=ratio(specinfer), over_traversal=ratio(traversal))
+def summary(x, specinfer, traversal, group=None):
+    """Mean, standard error, and ratios with standard errors (paired, by linearisation; contexts of one group, a prompt, count as one observation)."""
+    group = torch.arange(len(x)) if group is None else torch.tensor(group).unique(return_inverse=True)[1]; G = int(group.max()) + 1
+    error = lambda d: (torch.zeros(G).double().index_add_(0, group, d).square().sum()*G/(G - 1)).sqrt().item()/len(x)     # d: deviations, of mean 0
+    ratio = lambda o: [(x.mean()/o.mean()).item(), error(x - x.mean()/o.mean()*o)/o.mean().item()]
+    return dict(mean=x.mean().item(), se=error(x - x.mean()), over_specinfer=ratio(specinfer), over_traversal=ratio(traversal))
 
 
 VARIANTS = {"independent, lean 1/2": lambda: Stratified(INF, .5, steps=20), "stratified, lean 0": lambda: Stratified(lean=0.), "stratified, lean 1/4": lambda: Stratified(lean=.25),
             "stratified, lean 1": lambda: Stratified(lean=1., steps=20), "stratified, big .1": lambda: Stratified(.1), "stratified, big 1": lambda: Stratified(1.)}
 RULES = ("specinfer", "kseq", "resispec", "without_replacement", "anchored", "stratified")
-rule_of = lambda name: VARIANTS[name]() if name in VARIANTS else get_rule(name)
+DISTINCT = {"distinct, lean 1": lambda: Distinct(1.), "distinct, lean 0": lambda: Distinct(0.)}
+rule_of = lambda name: (VARIANTS | DISTINCT).get(name, lambda: get_rule(name))()
 
 
 # ---- random laws, drawn trees
 
-def node_by_node_length(tree, p, q, tokens, rule):
-    out = torch.ones(tokens.shape, dtype=p.dtype)
-    for n in reversed(tree.inner):
-        kids = list(tree.child_lists[n]); a = rule._judge(p[:, n], q[:, tree.inner.index(n)], tokens[:, kids]).accept
-        alive = torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a], -1), -1)[:, :-1]
-        out[:, n] = 1 + (alive*a*out[:, kids]).sum(-1)
-    return out[:, 0]
-
-
-def random_laws(trees=1500, V=400, chunk=20):
+def random_laws(trees=1500, V=400, chunk=20, runs=None, file="budgets_random.json"):
     draws = lambda n: "specinfer" if n in ("kseq", "resispec") or n.startswith("independent") else n.split(",")[0]
-    runs = [(n, b) for n in RULES for b in (False, True)] + [(n, True) for n in VARIANTS if "big" not in n]
+    runs = runs or [(n, b) for n in RULES for b in (False, True)] + [(n, True) for n in VARIANTS if "big" not in n]
     out = dict(V=V, scale=2.5, trees=trees, cells={})
     for name in ("d5b3", "d7b2"):
         tree = Tree.parse(name); inner = list(tree.inner); kids = tree.children[inner]
@@ -66,10 +67,39 @@ def random_laws(trees=1500, V=400, chunk=20):
                 for rule_name, budgets in runs:
                     rule, d = rule_of(rule_name), draws(rule_name)
                     if d not in drawn: drawn[d] = torch.zeros(chunk, tree.size, dtype=torch.long); drawn[d][:, kids] = rule.candidates(q, tree.branch, u[:, kids])
-                    lengths[rule_name, budgets].append(expected_length(tree, path_budgets(tree, p, q, drawn[d], rule).coin) if budgets else node_by_node_length(tree, p, q, drawn[d], rule))
+                    lengths[rule_name, budgets].append(expected_length(tree, path_budgets(tree, p, q, drawn[d], rule).coin) if budgets else walk_length(tree, p, q, drawn[d], rule))
             x = {r: torch.cat(v).double() for r, v in lengths.items()}
             out["cells"][f"{name} {quality}"] = dict(noise=noise, rules={n + " + budgets"*b: summary(v, x["specinfer", False], x["without_replacement", True]) for (n, b), v in x.items()})
-            save("budgets_random.json", out); print(name, quality, flush=True)
+            save(file, out); print(name, quality, flush=True)
+
+
+def distinct():
+    """Draws without replacement, shaped, on fewer trees."""
+    random_laws(400, runs=[("specinfer", False)] + [(n, b) for n in ("without_replacement", "stratified", "distinct") for b in (False, True)] + [(n, True) for n in DISTINCT], file="budgets_distinct.json")
+
+
+# ---- uneven trees
+
+def uneven(size=32, k=4, trees=1000, chunk=100):
+    """A tree made for SpecInfer, the same with its subtrees arranged for a rule, and the rule's own best tree; every node has the laws of a random sample."""
+    from resispec_nb.ceiling import recorded_laws
+    def random_pool(noise): g = torch.Generator().manual_seed(99); z = 2.5*torch.randn(500, 300, generator=g); return z.softmax(-1), (z + noise*torch.randn(z.shape, generator=g)).softmax(-1)
+    pools = {"random good": random_pool(.6), "random middling": random_pool(1.), "random poor": random_pool(1.7), "recorded T=1": recorded_laws(1.), "recorded T=0.6": recorded_laws(.6)}
+    out = dict(size=size, siblings=k, trees=trees, cells={})
+    for pool, (P, Q) in pools.items():
+        made = best_tree(rank_rates(get_rule("specinfer"), P, Q, k), size); cell = out["cells"][pool] = dict(made=made.parents, rules={})
+        for name in ("specinfer", "resispec", "anchored", "stratified"):
+            rule = get_rule(name); rates = rank_rates(rule, P, Q, k); rows = cell["rules"][name] = dict(rates=rates)
+            for shape, tree in (("as made", made), ("arranged", arrange(made, rates)), ("best", best_tree(rates, size))):
+                lengths = {False: [], True: []}
+                for c in range(trees//chunk):
+                    g = torch.Generator().manual_seed(c); at = torch.randint(len(P), (chunk, tree.size), generator=g); p, q = P[at], Q[at[:, list(tree.inner)]]
+                    tokens = torch.zeros(chunk, tree.size, dtype=torch.long)
+                    for i, n in enumerate(tree.inner): kids = list(tree.child_lists[n]); tokens[:, kids] = rule.candidates(q[:, i], len(kids), torch.rand(chunk, len(kids), generator=g).double())
+                    lengths[False].append(walk_length(tree, p, q, tokens, rule)); lengths[True].append(expected_length(tree, path_budgets(tree, p, q, tokens, rule).coin))
+                x = {b: torch.cat(v).double() for b, v in lengths.items()}
+                rows[shape] = dict(levels=[len(l) for l in tree.level_nodes], by_rates=rated_length(tree, rates), **{n: [x[b].mean().item(), (x[b].std()/trees**.5).item()] for n, b in (("node by node", False), ("budgets", True))})
+            save("budgets_uneven.json", out); print(pool, name, {s: [round(y, 3) for y in rows[s]["budgets"]] for s in ("as made", "arranged", "best")}, flush=True)
 
 
 # ---- recorded laws: a trie of likely continuations of each context
@@ -87,12 +117,12 @@ def compress(p, q, must):
     return ids, torch.cat([p.gather(-1, ids), lump(rest_p)], -1), torch.cat([q.gather(-1, ids), lump(rest_q)], -1)
 
 
-def grow(target, draft, root_p, root_q, plan, generator, least=2e-3, temperatures=(1., .6)):
+def grow(target, draft, root_p, root_q, plan, generator, T, least=2e-3):
     """`plan`: likeliest children and random ones per level; nodes that min(p, 2q) reaches with less than `least` are left out."""
     P, Q, parent, token, depth, weight, kids, front = [root_p[None]], [root_q[None]], [-1], [-1], [0], [1.], [], [0]
     sees = torch.ones(1, 1, dtype=torch.bool)
     for level, (certain, drawn) in enumerate(plan):
-        s = torch.minimum(law(P[-1]), 2*law(Q[-1])); s = s/s.sum(-1, keepdim=True); top, new = s.topk(certain, -1), []
+        s = torch.minimum(law(P[-1], T), 2*law(Q[-1], T)); s = s/s.sum(-1, keepdim=True); top, new = s.topk(certain, -1), []
         def add(n, x, w, tail): kids.append((n, x, len(parent), tail)); new.append(len(parent)); parent.append(n); token.append(x); depth.append(level + 1); weight.append(w)
         for j, n in enumerate(front):
             left, row = 1., s[j].clone()
@@ -111,33 +141,64 @@ def grow(target, draft, root_p, root_q, plan, generator, least=2e-3, temperature
     C = max(sum(k[0] == n for k in kids) for n in range(M))
     must, child, tail, count = torch.full((M, C), -1), torch.full((M, C), -1), torch.zeros(M, C, dtype=torch.bool), [0]*M
     for n, x, c, t in kids: must[n, count[n]], child[n, count[n]], tail[n, count[n]] = x, c, t; count[n] += 1
-    laws = []
-    for T in temperatures:
-        ids, p, q = compress(law(P, T), law(Q, T), must)
-        laws.append(dict(T=T, P=p, Q=q, pos=torch.where(must >= 0, (ids[:, None] == must[..., None]).int().argmax(-1), -1)))
-    return dict(depth=torch.tensor(depth), child=child, tail=tail, laws=laws)
+    ids, p, q = compress(law(P, T), law(Q, T), must)
+    return dict(depth=torch.tensor(depth), child=child, tail=tail, P=p, Q=q, pos=torch.where(must >= 0, (ids[:, None] == must[..., None]).int().argmax(-1), -1))
 
 
-def contexts(pair, n=110, length=96):
-    """The target's own continuations of shipped prompts; those that end at once are left out."""
-    from resispec_nb.models import ASSETS
-    from resispec_nb.generate import generate
-    j = 0
-    for item in json.loads((ASSETS/"prompts.json").read_text()):
-        ids = pair.tokenizer(item["text"], return_tensors="pt").input_ids[0][:length]
-        out = generate(pair.target, pair.draft, ids, max_new_tokens=16, generator=torch.Generator().manual_seed(j)).sequences.flatten()
-        if len(out) == len(ids) + 16: j += 1; yield out
-        if j == n: return
+KINDS, COPIES, SAMPLED = ("chat", "web", "mtbench", "gsm8k", "humaneval"), 2, (24, 48)
+
+
+def sampled(pair, ids, T, n, g):
+    """`ids` and n tokens that the target samples; None if the text ends before. No tree reaches beyond the last token, so that the numbers drawn are a matter of n only."""
+    from resispec_nb.generate import Decoder
+    from resispec_nb.node_laws import NodeLaws
+    d, end = Decoder(pair.target, pair.draft, [ids], laws=NodeLaws(T), generators=[g]), pair.target.generation_config.eos_token_id
+    while (left := len(ids) + n - len(d.texts[0])) > 0:
+        if left > 1: d.step(Tree.complete(min(left, 3), 3))
+        else: d.texts[0] = torch.cat([d.texts[0], draw(law(d.target.extend(d.texts[0][-1:]), T), uniforms((1,), g))])
+        at = (d.texts[0][len(ids):] == end).nonzero()[:, 0]
+        if len(at) and at[0] < n - 1: return None
+    return d.texts[0]
+
+
+def contexts(pair, T):
+    """(name, number of the prompt, kind, make) of every context: a shipped prompt, encoded as in chapter 23, and 24 to 48 tokens that the target samples at temperature T.
+
+    `make()` samples: ids, or None where the text ends before; two continuations of each prompt, kinds in turn, so that a run cut short is still a mixture."""
+    from resispec_nb.bench import CHAT, encode, prompts
+    rows = zip_longest(*[[(kind, t) for t in prompts(kind)] for kind in KINDS])
+    todo = [(i, *item) for i, item in enumerate(x for row in rows for x in row if x)]
+    def make(i, kind, text, number):
+        ids, g = encode(pair, text, chat=kind in CHAT), torch.Generator().manual_seed(10_000*number + i)
+        n = int(torch.randint(SAMPLED[0], SAMPLED[1] + 1, (), generator=g))
+        return sampled(pair, ids, T, n, g)
+    for number in range(COPIES):
+        for i, kind, text in todo: yield f"{number}_{i:03d}", i, kind, partial(make, i, kind, text, number)
+
+
+def pair_of(target=None, draft=None):
+    """The shipped pair, or one from two folders with a GGUF file each, in bfloat16."""
+    from resispec_nb.models import Pair, load_pair
+    if target is None: return load_pair()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    file = lambda folder: next(Path(folder).glob("*.gguf")).name
+    models = [AutoModelForCausalLM.from_pretrained(f, gguf_file=file(f), dtype=torch.bfloat16).eval() for f in (target, draft)]
+    return Pair(*models, AutoTokenizer.from_pretrained(target, gguf_file=file(target)), f"{file(target)} + {file(draft)}")
 
 
 @torch.inference_mode()
-def record(folder, tree="d5b3"):
-    from resispec_nb.models import Cached, load_pair
-    pair, folder = load_pair(), Path(folder); folder.mkdir(parents=True, exist_ok=True)
-    for j, ids in enumerate(contexts(pair)):
-        if (folder/f"{j:04d}.pt").exists(): continue
+def record(folder, tree="d5b3", T="1", first="0", step="1", *models):
+    """Every `step`-th context from `first` on, so that several processes can share the work; `models`: folders of another target and draft."""
+    from resispec_nb.models import Cached
+    pair, T, start = pair_of(*models), float(T), time.time(); folder = Path(folder)/f"T={T:g}"; folder.mkdir(parents=True, exist_ok=True)
+    for name, i, kind, make in list(contexts(pair, T))[int(first)::int(step)]:
+        if (folder/f"{name}.pt").exists() or (folder/f"{name}.ended").exists(): continue
+        ids = make()
+        if ids is None: (folder/f"{name}.ended").touch(); continue
         target, draft = Cached(pair.target), Cached(pair.draft)
-        torch.save(grow(target, draft, target.extend(ids), draft.extend(ids), PLANS[tree], torch.Generator().manual_seed(j)), folder/f"{j:04d}.pt"); print(j, flush=True)
+        x = grow(target, draft, target.extend(ids), draft.extend(ids), PLANS[tree], torch.Generator().manual_seed(i), T)
+        torch.save(dict(x, prompt=i, kind=kind, length=len(ids)), folder/f"{name}.partial"); os.replace(folder/f"{name}.partial", folder/f"{name}.pt")
+        print(f"{time.time() - start:.0f} s", name, kind, len(ids), len(x["depth"]), flush=True)
 
 
 # ---- the value of a budget on recorded laws
@@ -147,17 +208,24 @@ grid = torch.linspace(0, 1, G + 1)**2
 
 
 class Recorded:
-    def __init__(self, folder, T):
-        recs = [torch.load(f) for f in sorted(Path(folder).glob("*.pt"))]; C, off = max(r["child"].shape[1] for r in recs), 0
+    """The recordings of one continuation of each prompt, as one forest."""
+    def __init__(self, folder, T, number=0):
+        files = sorted((Path(folder)/f"T={T:g}").glob(f"{number}_*.pt")); recs = [torch.load(f) for f in files]; C, off = max(r["child"].shape[1] for r in recs), 0
         pad = lambda x, v: torch.cat([x.long(), torch.full((len(x), C - x.shape[1]), v)], -1)
         parts = {k: [] for k in ("p", "q", "depth", "context", "child", "tail", "pos")}
         for j, r in enumerate(recs):
-            l = next(x for x in r["laws"] if x["T"] == T); child = pad(r["child"], -1)
-            for k, x in dict(p=l["P"]/l["P"].sum(-1, keepdim=True), q=l["Q"]/l["Q"].sum(-1, keepdim=True), depth=r["depth"], context=torch.full_like(r["depth"], j),
-                             child=torch.where(child >= 0, child + off, -1), tail=pad(r["tail"], 0).bool(), pos=pad(l["pos"], -1)).items(): parts[k].append(x)
+            child = pad(r["child"], -1)
+            for k, x in dict(p=r["P"]/r["P"].sum(-1, keepdim=True), q=r["Q"]/r["Q"].sum(-1, keepdim=True), depth=r["depth"], context=torch.full_like(r["depth"], j),
+                             child=torch.where(child >= 0, child + off, -1), tail=pad(r["tail"], 0).bool(), pos=pad(r["pos"], -1)).items(): parts[k].append(x)
             off += len(r["depth"])
         for k, x in parts.items(): setattr(self, k, torch.cat(x))
-        self.n, self.C = len(recs), C
+        self.n, self.C, self.names, self.prompts, self.kinds = len(recs), C, [f.stem for f in files], [r["prompt"] for r in recs], [r["kind"] for r in recs]
+
+    def first(self, n):
+        """The first n contexts."""
+        out = copy(self); at = self.context < n; out.n = min(n, self.n)
+        for k in ("p", "q", "depth", "context", "child", "tail", "pos"): setattr(out, k, getattr(self, k)[at])
+        return out
 
 
 def value(R, levels, k, children, budgets=True, chunk=32):
@@ -182,6 +250,7 @@ def value(R, levels, k, children, budgets=True, chunk=32):
                 i = (a.clamp(0, 1).sqrt()*G).floor().clamp(max=G - 1).long()
                 at = (torch.arange(n)[:, None, None]*(R.C + 1) + s)*(G + 1) + i
                 return flat[at] + (flat[at + 1] - flat[at])*(a - grid[i])/(grid[i + 1] - grid[i])
+            worth.tab, worth.slot = tab, slot
             out = children(R.p[ns], R.q[ns], b, k, worth)
             table[ns] = torch.cat([torch.zeros(n, 1), b + out], 1) if budgets else grid*(1 + out)        # node by node: a straight line
     return table[(R.depth == 0).nonzero()[:, 0], -1]
@@ -241,43 +310,86 @@ class LikeliestFirst(Stratified):
         return StratifiedPlan(serve, R)
 
 
-def recorded(folder, tree="d5b3", label="smollm2"):
-    t = Tree.parse(tree); path = RESULTS/f"budgets_{label}.json"; out = json.loads(path.read_text()) if path.exists() else {}
+JOBS = {n + " + budgets"*b: ((by_draws if n == "without_replacement" else by_table)(get_rule(n)), b) for n in RULES for b in (False, True)}
+JOBS |= {"bound": (bound, True)}; MAIN = list(JOBS)
+JOBS |= {"distinct": (by_draws(get_rule("distinct"), 8), False), "distinct + budgets": (by_draws(get_rule("distinct"), 8), True)}
+JOBS |= {n: (by_table(f()), True) for n, f in VARIANTS.items()} | {"stratified, likeliest first": (by_table(LikeliestFirst()), True)}
+JOBS |= {f"stratified, draft law to the power {tau}": (by_table(Stratified(power=tau)), True) for tau in (.85, 1.15)}
+
+LIMIT = {n: 60 for n in JOBS if n not in MAIN} | {"distinct": 16, "distinct + budgets": 16}      # slow ones: the first so many contexts
+
+
+@torch.inference_mode()
+def recorded(folder, tree="d5b3", T="1", number="0", which="all"):
+    """Values by context and rule, kept beside the recordings: folder/T=…/values_NUMBER.json. `which` "main" leaves out what did not pay."""
+    t, T, start = Tree.parse(tree), float(T), time.time(); R, path = Recorded(folder, T, number), Path(folder)/f"T={T:g}"/f"values_{number}.json"
+    root = overlap(R.p, R.q)[R.depth == 0]; kept = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("names") != R.names or kept.get("tree") != tree:                    # other recordings: all values anew
+        kept = dict(tree=tree, names=R.names, prompts=R.prompts, kinds=R.kinds, overlap=[round(x, 5) for x in root.tolist()], values={})
+    for n, (f, b) in JOBS.items():
+        if n in kept["values"] or (n not in MAIN and (which == "main" or number != "0")): continue
+        kept["values"][n] = [round(x, 5) for x in value(R.first(LIMIT.get(n, R.n)), t.levels, t.branch, f, b).tolist()]
+        partial = path.with_suffix(".partial"); partial.write_text(json.dumps(kept)); os.replace(partial, path); print(f"{time.time() - start:.0f} s", n, flush=True)
+
+
+def joined(folder, T):
+    """The values of all continuations, one after another; a rule that was valued on the first ones only has a shorter list."""
+    files = [json.loads(f.read_text()) for f in sorted((Path(folder)/f"T={T:g}").glob("values_[0-9].json"))]; values = {}
+    for n in files[0]["values"]:
+        for f in files:
+            if n not in f["values"]: break
+            values[n] = values.get(n, []) + f["values"][n]
+    return dict(tree=files[0]["tree"], values=values) | {k: sum((f[k] for f in files), []) for k in ("names", "prompts", "kinds", "overlap")}
+
+
+def collect(folder, tree="d5b3", label="smollm2"):
+    """results/budgets_LABEL.json from the values."""
+    path = RESULTS/f"budgets_{label}.json"; out = json.loads(path.read_text()) if path.exists() else {}
     for T in (1., .6):
-        R = Recorded(folder, T); cell = out.setdefault(f"{label} {tree} T={T:g}", dict(contexts=R.n, overlap=overlap(R.p, R.q)[R.depth == 0].mean().item(), rules={}, values={}))
-        jobs = {n + " + budgets"*b: ((by_draws if n == "without_replacement" else by_table)(get_rule(n)), b) for n in RULES for b in (False, True)}
-        jobs |= {n: (by_table(f()), True) for n, f in VARIANTS.items()} | {"bound": (bound, True), "stratified, likeliest first": (by_table(LikeliestFirst()), True)} | {f"stratified, draft law to the power {tau}": (by_table(Stratified(power=tau)), True) for tau in (.85, 1.15)}
-        for n, (f, b) in jobs.items():
-            if n not in cell["values"]: cell["values"][n] = value(R, t.levels, t.branch, f, b).tolist(); print(T, n, flush=True)
-        x = {n: torch.tensor(v).double() for n, v in cell["values"].items()}
-        cell["rules"] = {n: summary(v, x["specinfer"], x["without_replacement + budgets"]) for n, v in x.items()}
-        save(path.name, out)
+        kept = joined(folder, T); assert kept["tree"] == tree, "these are values of another tree"
+        x, root, n = {n: torch.tensor(v).double() for n, v in kept["values"].items()}, torch.tensor(kept["overlap"]).double(), len(kept["names"])
+        of = lambda kind: torch.tensor([k == kind for k in kept["kinds"]])
+        out[f"{label} {tree} T={T:g}"] = dict(contexts=n, prompts=len(set(kept["prompts"])), sampled=SAMPLED, overlap=root.mean().item(), overlap_se=(root.std()/n**.5).item(),
+            kinds={k: dict(contexts=int(of(k).sum()), overlap=root[of(k)].mean().item(), **{n: x[n][of(k)].mean().item() for n in ("specinfer", "without_replacement + budgets", "stratified + budgets")}) for k in dict.fromkeys(kept["kinds"])},
+            rules={n: dict(contexts=len(v), **summary(v, *(x[o][:len(v)] for o in ("specinfer", "without_replacement + budgets")), kept["prompts"][:len(v)]),
+                           over_default=summary(v, *[x["stratified + budgets"][:len(v)]]*2, kept["prompts"][:len(v)])["over_specinfer"]) for n, v in x.items()}, names=kept["names"], values=kept["values"])
+        print(T, n, {n: (round(r["mean"], 3), [round(y, 3) for y in r["over_specinfer"]]) for n, r in out[f"{label} {tree} T={T:g}"]["rules"].items()})
+    save(path.name, out)
 
 
 # ---- drawn trees of the same pair, to check the recordings
 
 @torch.inference_mode()
-def drawn(label="smollm2", count=40, trees=3):
-    from functools import partial
+def drawn(folder, T="1", count="60", trees="3"):
+    """Drawn trees in the first `count` contexts, kept beside the recordings: folder/T=…/drawn.json."""
     from resispec_nb.drafts import ModelDraft
     from resispec_nb.models import Cached, load_pair
-    pair, tree, names = load_pair(), Tree.parse("d5b3"), {"specinfer": False, "resispec + budgets": True, "without_replacement + budgets": True, "stratified + budgets": True}
-    found = {(T, n): [] for T in (1., .6) for n in names}
-    for j, ids in enumerate(contexts(pair, int(count))):
-        target = Cached(pair.target); target.extend(ids[:-1]); start = target.prefix
-        for T, n in found:
+    from resispec_nb.node_laws import NodeLaws
+    pair, tree, T, names, start = load_pair(), Tree.parse("d5b3"), float(T), {"specinfer": False, "resispec + budgets": True, "without_replacement + budgets": True, "stratified + budgets": True}, time.time()
+    path = Path(folder)/f"T={T:g}"/"drawn.json"; found = json.loads(path.read_text()) if path.exists() else {}
+    for j, (context, _, _, make) in enumerate(list(contexts(pair, T))[:int(count)]):
+        if context in found or (ids := make()) is None: continue
+        target, found[context] = Cached(pair.target), {}; target.extend(ids[:-1]); begin = target.prefix
+        for n, budgets in names.items():
             rule, x = get_rule(n.split(" ")[0]), []
-            for i in range(trees):
-                proposal = ModelDraft(pair.draft, ids).propose(tree, rule, partial(law, temperature=T), torch.rand(tree.size, generator=torch.Generator().manual_seed(1000*j + i)).double())
-                p = law(target.grow(proposal.tokens.clamp(min=0), tree.sees, torch.tensor(tree.depths)), T)[None]; target.rewind(start)
-                args = tree, p, proposal.q[None], proposal.tokens[None]
-                x.append((expected_length(tree, path_budgets(*args, rule).coin) if names[n] else node_by_node_length(*args, rule)).item())
-            found[T, n].append(sum(x)/trees)
-        recorded = json.loads((RESULTS/f"budgets_{label}.json").read_text()); out = {}
-        for (T, n), x in found.items():
-            x = torch.tensor(x).double(); r = torch.tensor(recorded[f"{label} d5b3 T={T:g}"]["values"][n][:len(x)]).double()
-            out.setdefault(f"T={T:g}", {})[n] = dict(drawn=x.mean().item(), recorded=r.mean().item(), difference=(x - r).mean().item(), se=((x - r).std()/len(x)**.5).item())
-        save("budgets_drawn.json", dict(contexts=j + 1, trees=trees, rules=out)); print(j, flush=True)
+            for i in range(int(trees)):
+                proposal = ModelDraft(pair.draft, [ids]).propose(tree, rule, NodeLaws(T).on(tree, [ids]), torch.rand(1, tree.size, generator=torch.Generator().manual_seed(1000*j + i)).double())
+                p = law(target.grow(proposal.tokens.clamp(min=0), tree.sees, torch.tensor(tree.depths)), T); target.rewind(begin)
+                args = tree, p, proposal.q, proposal.tokens
+                x.append((expected_length(tree, path_budgets(*args, rule).coin) if budgets else walk_length(*args, rule)).item())
+            found[context][n] = [round(v, 5) for v in x]
+        path.write_text(json.dumps(found)); print(f"{time.time() - start:.0f} s", context, flush=True)
+
+
+def check_drawn(folder, tree="d5b3"):
+    """results/budgets_drawn.json: drawn trees against the recordings of the same contexts."""
+    out = {}
+    for T in (1., .6):
+        values, found = joined(folder, T), json.loads((Path(folder)/f"T={T:g}"/"drawn.json").read_text()); at = {n: i for i, n in enumerate(values["names"])}; both = [c for c in found if c in at]
+        for n in found[both[0]]:
+            x, r = torch.tensor([found[c][n] for c in both]).double().mean(-1), torch.tensor([values["values"][n][at[c]] for c in both]).double()
+            out.setdefault(f"T={T:g}", {})[n] = dict(contexts=len(both), drawn=x.mean().item(), recorded=r.mean().item(), difference=(x - r).mean().item(), se=((x - r).std()/len(x)**.5).item())
+    save("budgets_drawn.json", dict(trees=len(found[both[0]][n]), rules=out)); print(out)
 
 
 # ---- cost
@@ -287,6 +399,7 @@ def cost(repeats=9):
     import transformers
     from resispec_nb.drafts import ModelDraft
     from resispec_nb.models import Cached, load_pair
+    from resispec_nb.node_laws import NodeLaws
     pair, tree = load_pair(), Tree.parse("d5b3"); inner = list(tree.inner)
     ids = pair.tokenizer("The history of the village begins with a bridge over the river, built by the people who lived there. " * 5, return_tensors="pt").input_ids[0]
     target, rules = Cached(pair.target), {}; target.extend(ids[:-1]); start = target.prefix
@@ -295,9 +408,9 @@ def cost(repeats=9):
         for _ in range(repeats): t = time.perf_counter(); f(); times.append(time.perf_counter() - t)
         return 1e3*statistics.median(times)
     for name in RULES:
-        rule = get_rule(name); proposal = ModelDraft(pair.draft, ids).propose(tree, rule, law, torch.rand(tree.size, generator=torch.Generator().manual_seed(1)).double()); tokens = proposal.tokens
+        rule = get_rule(name); proposal = ModelDraft(pair.draft, [ids]).propose(tree, rule, NodeLaws().on(tree, [ids]), torch.rand(1, tree.size, generator=torch.Generator().manual_seed(1)).double()); tokens = proposal.tokens[0]
         def forward(): z = target.grow(tokens.clamp(min=0), tree.sees, torch.tensor(tree.depths)); target.rewind(start); return z
-        p, q = law(forward())[None], proposal.q[None]
+        p, q = law(forward())[None], proposal.q
         ms = dict(forward=median(forward), budgets=median(lambda: path_budgets(tree, p, q, tokens[None], rule)), verify=median(lambda: verify_tree(tree, p[0], q[0], tokens, rule)),
                   all_nodes=median(lambda: rule._judge(p[0, inner], q[0], tokens[tree.children[inner]], torch.full((len(inner),), 3))))
         live = int((path_budgets(tree, p, q, tokens[None], rule).budget[0, inner] > 0).sum())
@@ -314,6 +427,6 @@ def cost(repeats=9):
 
 
 if __name__ == "__main__":
-    parts = {"random": random_laws, "record": record, "recorded": recorded, "drawn": drawn, "cost": cost}
+    parts = {"random": random_laws, "distinct": distinct, "uneven": uneven, "record": record, "recorded": recorded, "collect": collect, "drawn": drawn, "check_drawn": check_drawn, "cost": cost}
     if len(sys.argv) < 2 or sys.argv[1] not in parts: sys.exit(__doc__)
     parts[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,241 @@
+"""The rendered book: sidebar, links, figures, mathematics, and both explorers driven in a browser. Pages come from `make site`."""
+import html.parser, http.server, importlib.util, json, os, re, shutil, threading
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCS, SHOTS = ROOT/"_docs", ROOT/"_shots"
+_spec = importlib.util.spec_from_file_location("site_tool", ROOT/"tools/site.py")   # `import site` is the standard library's
+site_tool = importlib.util.module_from_spec(_spec); _spec.loader.exec_module(site_tool)
+
+NOTEBOOKS = sorted(p.name for p in ROOT.glob("nbs/*.ipynb"))
+PAGES, API = sorted(DOCS.glob("*.html")), sorted(DOCS.glob("api/*.html"))
+MUST = bool(os.environ.get("RESISPEC_SITE"))        # set by `make test-site`: then a missing site is an error
+CHROMIUM = os.environ.get("CHROMIUM") or next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+SECONDS = 1000*float(os.environ.get("RESISPEC_PATIENCE", 60))
+
+needs_site = pytest.mark.skipif(not PAGES and not MUST, reason="no site in _docs; run `make test-site`")
+each_page = pytest.mark.parametrize("page", PAGES or [None], ids=lambda p: p.stem if p else "none")
+every_page = pytest.mark.parametrize("page", PAGES + API or [None], ids=lambda p: p.relative_to(DOCS).with_suffix("").as_posix() if p else "none")
+
+
+# ---- without a site
+
+def test_every_notebook_is_in_the_sidebar():
+    config = yaml.safe_load((ROOT/"_quarto.yml").read_text())
+    listed = site_tool.pages_of(site_tool.sidebar(config, NOTEBOOKS))
+    assert sorted(listed) == NOTEBOOKS
+
+
+def test_a_lost_notebook_stops_the_site():
+    config = {"website": {"sidebar": {"contents": ["index.ipynb", {"section": "A", "contents": ["0*.ipynb"]}]}}}
+    assert site_tool.pages_of(site_tool.sidebar(config, ["index.ipynb", "01_b.ipynb", "00_a.ipynb"])) == ["index.ipynb", "00_a.ipynb", "01_b.ipynb"]
+    with pytest.raises(SystemExit, match="not in the sidebar.*99_lost"): site_tool.sidebar(config, ["index.ipynb", "00_a.ipynb", "99_lost.ipynb"])
+    with pytest.raises(SystemExit, match="no notebook is called so"): site_tool.sidebar(config, ["index.ipynb"])
+    config["website"]["sidebar"]["contents"].append("00_a.ipynb")
+    with pytest.raises(SystemExit, match="more than once"): site_tool.sidebar(config, ["index.ipynb", "00_a.ipynb"])
+
+
+def contrast(a, b):
+    light = lambda c: sum(w*(x/12.92 if x <= .04045 else ((x + .055)/1.055)**2.4) for w, x in zip((.2126, .7152, .0722), (int(c[i:i + 2], 16)/255 for i in (1, 3, 5))))
+    hi, lo = sorted((light(a) + .05, light(b) + .05)); return lo/hi
+
+
+def test_colours_of_the_explorers_can_be_told_from_the_page():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    light, dark = re.findall(r"\.rsx(?:\[data-dark=true\])? \{ (--rsx-target.*?);[ \n}]*(?:font|\})", (ROOT/"resispec_nb/assets/explore.css").read_text(), re.S)
+    for text in (light, dark):
+        colours = dict(re.findall(r"--rsx-(\w+):(#\w{6})", text)); back = colours.pop("back")
+        assert len(colours) == 9
+        for name, c in colours.items(): assert contrast(c, back) >= (3 if name in ("line",) else 4), (name, c, back)
+
+
+# ---- the files
+
+class Links(html.parser.HTMLParser):
+    def __init__(self, text): super().__init__(); self.links, self.ids, self.images, self.title, self.lang = [], set(), [], "", None; self.feed(text)
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        if "id" in a: self.ids.add(a["id"])
+        if tag == "html": self.lang = a.get("lang")
+        if tag == "a" and a.get("name"): self.ids.add(a["name"])
+        if tag == "img": self.images.append(a)
+        for key in ("href", "src"):
+            if a.get(key) and not a[key].startswith("data:"): self.links.append(a[key])
+    def handle_startendtag(self, tag, attrs): self.handle_starttag(tag, attrs)
+
+
+def read(page): return Links(page.read_text(encoding="utf-8"))
+
+
+@needs_site
+def test_there_is_a_page_for_every_notebook():
+    assert len(PAGES) == len(NOTEBOOKS) and (DOCS/"index.html").exists()
+    assert sum(p.stat().st_size for p in DOCS.rglob("*") if p.is_file()) <= 40 * 2**20
+
+
+@needs_site
+@every_page
+def test_internal_links_resolve(page):
+    known, broken = {page: read(page)}, []
+    for link in known[page].links:
+        at = urlsplit(urljoin(page.as_uri(), link))
+        if at.scheme != "file": continue
+        to = Path(unquote(at.path)); to = to/"index.html" if to.is_dir() else to
+        if not to.is_file(): broken.append(link); continue
+        if at.fragment and to.suffix == ".html":
+            if to not in known: known[to] = read(to)
+            if unquote(at.fragment) not in known[to].ids: broken.append(link)
+    assert not broken, broken
+
+
+@needs_site
+@every_page
+def test_a_page_says_what_it_is(page):
+    text = page.read_text(encoding="utf-8"); found = read(page)
+    assert re.search(r"<title>[^<]+</title>", text) and re.search(r'<meta name="description" content="[^"]+"', text) and found.lang
+    for image in found.images: assert image.get("alt", "").strip(), str(image)[:120]
+
+
+@needs_site
+def test_search_finds_words_and_not_data():
+    entries = json.loads((DOCS/"search.json").read_text())
+    assert any("ceiling" in e["text"].lower() for e in entries)
+    assert (DOCS/"search.json").stat().st_size < 2e6
+    assert not any("atob(" in e["text"] for e in entries)
+
+
+# ---- in a browser
+
+@pytest.fixture(scope="module")
+def address():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *a): pass
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(DOCS)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not PAGES and not MUST: pytest.skip("no site in _docs; run `make test-site`")
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
+    if not CHROMIUM: pytest.skip("no chromium found; apt-get install chromium, or set CHROMIUM to its path")
+    with sync.sync_playwright() as pw:
+        b = pw.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=SECONDS)
+        yield b
+        b.close()
+
+
+class Visit:
+    "A page opened with every other server out of reach."
+    def __init__(self, browser, address, name, width=360, dark=False):
+        self.context = browser.new_context(viewport=dict(width=width, height=800), color_scheme="dark" if dark else "light"); self.context.set_default_timeout(SECONDS)
+        self.page = self.context.new_page(); self.troubles = []
+        self.page.on("console", lambda m: self.troubles.append(m.text) if m.type == "error" else None)
+        self.page.on("pageerror", lambda e: self.troubles.append(str(e)))
+        self.page.on("response", lambda r: self.troubles.append(f"{r.status} {r.url}") if r.status >= 400 and not r.url.endswith("favicon.ico") else None)
+        def guard(route):
+            if route.request.url.startswith((address, "data:", "blob:")): return route.continue_()
+            self.troubles.append(f"left the site: {route.request.url}"); route.abort()
+        self.context.route("**/*", guard)
+        self.page.goto(address + name, wait_until="load")
+
+    def __enter__(self): return self
+    def __exit__(self, *a): self.context.close()
+    def shot(self, name): SHOTS.mkdir(exist_ok=True); self.page.screenshot(path=SHOTS/f"{name}.png", full_page=True)
+
+
+FIGURES = """async () => Promise.all([...document.querySelectorAll("img")].map(async i => {
+  await i.decode().catch(() => 0); const c = document.createElement("canvas"); c.width = c.height = 24; const d = c.getContext("2d"); if (!i.naturalWidth) return 0;
+  d.drawImage(i, 0, 0, 24, 24); return new Set(new Uint32Array(d.getImageData(0, 0, 24, 24).data.buffer)).size; }))"""
+
+
+@each_page
+def test_page_in_a_narrow_window(browser, address, page):
+    source = json.loads((ROOT/"nbs"/next(n for n in NOTEBOOKS if n.rsplit(".", 1)[0] == page.stem or n.split("_", 1)[-1].rsplit(".", 1)[0] == page.stem)).read_text())
+    pictures = sum("image/png" in o.get("data", {}) for c in source["cells"] for o in c.get("outputs", []) if not "".join(c["source"]).startswith("#| hide"))
+    formulas = any(re.search(r"\$[^$\n]+\$", "".join(c["source"])) for c in source["cells"] if c["cell_type"] == "markdown")
+    with Visit(browser, address, page.name) as v:
+        v.page.wait_for_timeout(300)
+        colours = v.page.evaluate(FIGURES)
+        assert len(colours) >= pictures and all(n > 2 for n in colours), colours
+        math, done, wrong = v.page.evaluate("""[document.querySelectorAll(".math").length, document.querySelectorAll(".math .katex, .math mjx-container").length, document.querySelectorAll(".katex-error").length]""")
+        assert (math > 0) >= formulas and done == math and wrong == 0, (math, done, wrong)
+        if page.stem in ("index", "02_windows", "14_explore", "explore"): v.shot(f"{page.stem}-360")
+        wide, inner = v.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert wide <= inner, f"{wide} pixels in a window of {inner}"
+        assert not v.troubles, v.troubles
+
+
+@pytest.fixture(scope="module")
+def explorers(): return next((p.name for p in PAGES if p.stem.endswith("explore")), "14_explore.html")
+
+
+def numbers(page, root): return page.evaluate(f"Object.fromEntries([...document.querySelectorAll('#{root} output[data-name]')].map(o => [o.dataset.name, o.dataset.value]))")
+
+
+def turn(page, root, **knobs):
+    for name, value in knobs.items():
+        page.evaluate("""([root, name, value]) => { const e = document.querySelector(`#${root} [name=${name}]`);
+          if (e.type === "checkbox") e.checked = value; else e.value = value; e.dispatchEvent(new Event("input", {bubbles: true})); }""", [root, name, value])
+
+
+TEMPERATURE = [(0, 1.0, 3, "resispec"), (7, .3, 2, "specinfer"), (12, .05, 4, "kseq"), (21, 1.7, 4, "anchored"), (3, .6, 1, "resispec"), (29, 2.0, 3, "anchored")]
+
+
+def test_temperature_explorer_says_what_python_says(browser, address, explorers):
+    from resispec_nb.ceiling import anchored_ceiling, ceiling
+    from resispec_nb.explore import look, published_bias, recorded_nodes
+    nodes = recorded_nodes()
+    with Visit(browser, address, explorers, width=1000) as v:
+        v.page.wait_for_selector("#rsx-temperature[data-ready]")
+        for node, T, k, rule in TEMPERATURE:
+            turn(v.page, "rsx-temperature", node=node, temperature=T, k=k, rule=rule)
+            p, q = nodes[node].laws(T); want = look(p, q, k, rule); bias, accepts = published_bias(p, q, k); got = numbers(v.page, "rsx-temperature")
+            expected = {**{f"rank{i + 1}": a for i, a in enumerate(want.plan.by_rank.tolist())}, "acceptance": want.plan.acceptance.item(), "ceiling": ceiling(p, q, k).item(),
+                        "overlap": 1 - want.blind[0].item(), "blind": want.blind[k].item(), "bias": bias, "biased_acceptance": accepts}
+            if rule == "anchored": expected["anchored_ceiling"] = anchored_ceiling(p, q, k).item()
+            assert set(got) == set(expected)
+            for name, x in expected.items(): assert abs(float(got[name]) - x) <= 1e-6, (node, T, k, rule, name, got[name], x)
+        assert not v.troubles, v.troubles
+        v.shot("explorers-1000")
+
+
+TREE = [dict(levels=3, branch=2, rule="specinfer", budgets=False, temperature=1, quality=0, draft=.1, free=1, position=.024, most=64),
+        dict(levels=5, branch=3, rule="stratified", budgets=True, temperature=.6, quality=.3333, draft=.05, free=64, position=.001, most=128),
+        dict(levels=7, branch=2, rule="resispec", budgets=True, temperature=1, quality=.6667, draft=.3, free=16, position=.006, most=40)]
+
+
+def test_tree_explorer_says_what_python_says(browser, address, explorers):
+    from resispec_nb.explore import best_trees, step_cost, tree_flow, tree_tables
+    rows = tree_tables()["rows"]
+    with Visit(browser, address, explorers, dark=True, width=1000) as v:
+        v.page.wait_for_selector("#rsx-tree[data-ready]")
+        for knobs in TREE:
+            turn(v.page, "rsx-tree", **knobs); got = numbers(v.page, "rsx-tree")
+            mine = [r for r in rows if all(r[n] == knobs[n] for n in ("temperature", "quality", "rule"))]; row = next(r for r in mine if r["branch"] == knobs["branch"])
+            cost = {n: knobs[n] for n in ("draft", "free", "position")}; flow = tree_flow(row, knobs["levels"], knobs["budgets"]); s = step_cost(knobs["levels"], len(flow), **cost)
+            for name, x in dict(tokens=flow.sum().item(), size=len(flow), cost=s, speedup=flow.sum().item()/s, overlap=row["overlap"]).items(): assert abs(float(got[name]) - x) <= 1e-6, (knobs, name, got[name], x)
+            assert got["best"] == best_trees(mine, knobs["budgets"], knobs["most"], **cost)[0]["tree"]
+        assert not v.troubles, v.troubles
+
+
+def test_explorers_by_keyboard_in_light_and_dark(browser, address, explorers):
+    with Visit(browser, address, explorers, width=1000) as v:
+        v.page.wait_for_selector("#rsx-temperature[data-ready]")
+        unnamed = v.page.evaluate("[...document.querySelectorAll('.rsx input, .rsx select')].filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.name)")
+        assert unnamed == []
+        v.page.focus("#rsx-temperature [name=temperature]"); before = numbers(v.page, "rsx-temperature")
+        v.page.keyboard.press("ArrowLeft"); assert numbers(v.page, "rsx-temperature") != before
+        v.page.keyboard.press("ArrowRight"); assert numbers(v.page, "rsx-temperature") == before
+        v.page.focus("#rsx-tree [name=levels]"); tokens = numbers(v.page, "rsx-tree")["tokens"]
+        v.page.keyboard.press("ArrowRight"); assert numbers(v.page, "rsx-tree")["tokens"] != tokens
+        assert v.page.get_attribute("#rsx-tree", "data-dark") == "false"
+        v.page.evaluate("const s = document.createElement('style'); s.textContent = 'body { background: #111 !important; color: #eee }'; document.head.append(s); document.body.classList.add('quarto-dark')")
+        v.page.wait_for_selector("#rsx-tree[data-dark=true]")

@@ -1,16 +1,18 @@
 """The runs behind Figure 3 (nbs/22_speed): where the time of a decoding step goes, on SmolLM2-135M. A stopped run goes on where it stopped.
 
-Every text is decoded under every setting before the next text begins, so that settings can be compared text by text.
+Every text is decoded under every setting before the next text begins, so that settings can be compared text by text. The clock of `generate` is
+set to the processor time of the one thread that does everything, so that a busy machine does not count.
 """
 import json, time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 import resispec_nb.budgets                                                       # adds "stratified"
 from resispec_nb.bench import CHAT, encode, environment, prompts, replay_laws
 from resispec_nb.drift import residual
-from resispec_nb.generate import generate
+from resispec_nb import generate as decoding
 from resispec_nb.laws import uniforms
 from resispec_nb.models import load_pair
 from resispec_nb.rules import get_rule
@@ -19,11 +21,11 @@ OUT = Path(__file__).resolve().parent.parent/"results/step_latency.jsonl"
 STYLES = {"SpecInfer-style": (("specinfer", {}), ("resispec", {})),              # independent candidates: plain, shaped
           "Sequoia-style": (("without_replacement", {}), ("stratified", {})),    # distinct candidates: plain, shaped
           "EAGLE-style": (("anchored", dict(m=2)), ("anchored", {}))}            # likeliest tokens and one draw; certainty units and shaped draws
-TREE, TOKENS, TEXTS, K = "d4b3", 40, 12, 3
+TREE, TOKENS, TEXTS, K = "d4b3", 24, 12, 3
 
 
 def steps(pair, ids, rule, options, budgets, seed):
-    g = generate(pair.target, pair.draft, ids, TREE, get_rule(rule, **options), budgets, max_new_tokens=TOKENS, generator=torch.Generator().manual_seed(seed), progress=False)
+    g = decoding.generate(pair.target, pair.draft, ids, TREE, get_rule(rule, **options), budgets, max_new_tokens=TOKENS, generator=torch.Generator().manual_seed(seed), progress=False)
     s = g.stats
     return dict(steps=s.steps, tokens=s.emitted, ms={part: round(t/s.steps*1e3, 4) for part, t in s.seconds.items()})
 
@@ -42,12 +44,12 @@ def phases(p, q, rule, options, seed):
 
 
 def main():
-    torch.set_num_threads(1)
+    torch.set_num_threads(1); decoding.time = SimpleNamespace(perf_counter=time.thread_time)
     pair = load_pair("smollm2-135m", dtype=torch.bfloat16)
     kinds = [[(kind, encode(pair, t, chat=kind in CHAT)) for t in prompts(kind, TEXTS)] for kind in ("chat", "web", "gsm8k", "humaneval")]
     texts = [t for row in zip(*kinds) for t in row][:TEXTS]
     OUT.parent.mkdir(exist_ok=True)
-    if not OUT.exists(): OUT.write_text(json.dumps(dict(environment=environment(), pair=pair.name, tree=TREE, temperature=1., dtype="bfloat16 weights, float32 laws", max_new_tokens=TOKENS)) + "\n")
+    if not OUT.exists(): OUT.write_text(json.dumps(dict(environment=environment(), pair=pair.name, tree=TREE, temperature=1., dtype="bfloat16 weights, float32 laws", max_new_tokens=TOKENS, clock="processor time of one thread")) + "\n")
     rows = [json.loads(line) for line in OUT.read_text().splitlines()[1:]]
     done = {(r["what"], r["text"], r["style"], r["shaped"], r.get("budgets")) for r in rows}
     def add(**row):

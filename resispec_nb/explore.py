@@ -171,7 +171,7 @@ def _draw_look(node, v, names, shown, q):
     plot_windows(Plan(plan.p[keep], plan.q[keep], *(x[(plan.hi > 0) if x.shape == plan.hi.shape else slice(None)] for x in (plan.lo, plan.hi, plan.height)), plan.reach), "resispec", axes[-1])
     axes[-1].set_ylim(0, 1.25*max(1.2, plan.hi.max().item())); return _png(fig)
 
-# %% ../nbs/14_explore.ipynb #0362f7d3
+# %% ../nbs/14_explore.ipynb #91a4a5fa
 def explore_temperature():
     "The temperature explorer for a live notebook: position, rule, temperature and number of candidates."
     nodes = recorded_nodes()
@@ -184,7 +184,7 @@ def explore_temperature():
         n = nodes[node.value]; p, q = n.laws(T.value); v = look(p, q, k.value, rule.value); bias, accepts = published_bias(p, q, k.value)
         text.value = f"<p>… {html.escape(n.context)}</p>"
         numbers.value = _table([*((f"candidate {i + 1}", f"{a:.6f}") for i, a in enumerate(v.plan.by_rank.tolist())), ("accepted, all together", f"{v.plan.acceptance:.6f}"),
-                                ("ceiling of any exact rule on these draws", f"{v.ceiling:.6f}"), ("published rule (biased): total variation from p", f"{bias:.6f}"), ("published rule (biased): accepts", f"{accepts:.6f}")])
+                                ("ceiling of any exact rule on these draws", f"{v.ceiling:.6f}"), (f"published rule (biased): total variation from p, on {CELLS} cells", f"{bias:.6f}"), ("published rule (biased): accepts", f"{accepts:.6f}")])
         shown = _shown(n); picture.value = _draw_look(n, v, [_name(n.tokens[i]) for i in shown], shown, q)
     for w in (node, rule, T, k): w.observe(draw, "value")
     draw()

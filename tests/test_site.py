@@ -148,7 +148,10 @@ class Visit:
 
     def __enter__(self): return self
     def __exit__(self, *a): self.context.close()
-    def shot(self, name): SHOTS.mkdir(exist_ok=True); self.page.screenshot(path=SHOTS/f"{name}.png", full_page=True)
+    def shot(self, name, *parts):
+        "Keep a picture of the top of the page, and of parts of it."
+        SHOTS.mkdir(exist_ok=True); self.page.screenshot(path=SHOTS/f"{name}.png")
+        for p in parts: self.page.locator(p).screenshot(path=SHOTS/f"{name}-{p.strip('#')}.png")
 
 
 FIGURES = """async () => Promise.all([...document.querySelectorAll("img")].map(async i => {
@@ -167,7 +170,7 @@ def test_page_in_a_narrow_window(browser, address, page):
         assert len(colours) >= pictures and all(n > 2 for n in colours), colours
         math, done, wrong = v.page.evaluate("""[document.querySelectorAll(".math").length, document.querySelectorAll(".math .katex, .math mjx-container").length, document.querySelectorAll(".katex-error").length]""")
         assert (math > 0) >= formulas and done == math and wrong == 0, (math, done, wrong)
-        if page.stem in ("index", "02_windows", "14_explore", "explore"): v.shot(f"{page.stem}-360")
+        v.shot(f"{page.stem}-360", *(["#rsx-temperature", "#rsx-tree"] if page.stem.endswith("explore") else []))
         wide, inner = v.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide <= inner, f"{wide} pixels in a window of {inner}"
         assert not v.troubles, v.troubles
@@ -204,7 +207,7 @@ def test_temperature_explorer_says_what_python_says(browser, address, explorers)
             assert set(got) == set(expected)
             for name, x in expected.items(): assert abs(float(got[name]) - x) <= 1e-6, (node, T, k, rule, name, got[name], x)
         assert not v.troubles, v.troubles
-        v.shot("explorers-1000")
+        v.shot("explorers", "#rsx-temperature")
 
 
 TREE = [dict(levels=3, branch=2, rule="specinfer", budgets=False, temperature=1, quality=0, draft=.1, free=1, position=.024, most=64),
@@ -224,6 +227,7 @@ def test_tree_explorer_says_what_python_says(browser, address, explorers):
             for name, x in dict(tokens=flow.sum().item(), size=len(flow), cost=s, speedup=flow.sum().item()/s, overlap=row["overlap"]).items(): assert abs(float(got[name]) - x) <= 1e-6, (knobs, name, got[name], x)
             assert got["best"] == best_trees(mine, knobs["budgets"], knobs["most"], **cost)[0]["tree"]
         assert not v.troubles, v.troubles
+        v.shot("explorers-dark", "#rsx-tree")
 
 
 def test_explorers_by_keyboard_in_light_and_dark(browser, address, explorers):

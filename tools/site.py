@@ -84,6 +84,14 @@ def own_katex(docs: Path, pages: list) -> None:
         page.write_text(CDN.sub(lambda m: f"{up}site_libs/katex-{m[1]}/", text), encoding="utf-8")
 
 
+def own_fonts(docs: Path) -> None:
+    """Themes ask a public server for their fonts; without it the reader's own fonts are used, and no request leaves the site."""
+    for css in docs.rglob("*.css"):
+        text = css.read_text(encoding="utf-8")
+        own = re.sub(r"""@import\s+url\(\s*(["']?)https?://[^)"']*\1\s*\)\s*;""", "", text)
+        if own != text: css.write_text(own, encoding="utf-8")
+
+
 def main() -> None:
     names = [p.name for p in (ROOT/"nbs").glob("*.ipynb")]
     config = yaml.safe_load((ROOT/"_quarto.yml").read_text(encoding="utf-8"))
@@ -99,7 +107,7 @@ def main() -> None:
     subprocess.run(command, cwd=ROOT, check=True)
     pages = sorted((ROOT/"_docs").rglob("*.html"))
     if not pages: sys.exit("site: no page was written to _docs")
-    own_katex(ROOT/"_docs", pages)
+    own_katex(ROOT/"_docs", pages); own_fonts(ROOT/"_docs")
     sys.stdout.write(f"{len(pages)} pages in _docs; open _docs/index.html\n")
 
 

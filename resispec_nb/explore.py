@@ -94,7 +94,7 @@ def published_bias(
     o = outcome("resispec_v1", p, q, k)
     return total_variation(o.law, p).item(), o.acceptance.item()
 
-# %% ../nbs/14_explore.ipynb #e6885d54
+# %% ../nbs/14_explore.ipynb #3ee789dd
 _ASSETS = _RECORDED.parent
 
 def _module(name):
@@ -115,7 +115,7 @@ def _page(name, controls, data):
 {_module(f"explore_{name}.js")}</script>'''
 
 def _select(name, text, options, chosen): # options: value -> text
-    items = "".join(f'<option value="{v}"{" selected" if v == chosen else ""}>{html.escape(t)}</option>' for v, t in options.items())
+    items = "".join(f'<option value="{v if isinstance(v, str) else format(v, "g")}"{" selected" if v == chosen else ""}>{html.escape(t)}</option>' for v, t in options.items())
     return f'<label><span>{text}</span><select name="{name}">{items}</select></label>'
 
 def _range(name, text, lo, hi, step, value):

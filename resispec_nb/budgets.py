@@ -7,14 +7,14 @@ __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_
            'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'rank_rates', 'rated_length', 'arrange',
            'best_tree']
 
-# %% ../nbs/07b_budgets.ipynb #5f5066df
+# %% ../nbs/07b_budgets.ipynb #ad89accb
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 import torch
 from torch import Tensor
 from .drift import residual
-from .laws import draw, overlap
+from .laws import draw, likeliest, overlap
 from .windows import Plan, excess, filled
 from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _first_of_two, _forget, _others
 from .trees import Tree
@@ -153,7 +153,7 @@ class Strata:
     share:Tensor # part of the tail in each stratum, [..., k]
     total:Tensor # draft mass of each stratum, [..., k]
 
-# %% ../nbs/07b_budgets.ipynb #35d58727
+# %% ../nbs/07b_budgets.ipynb #4e58e2f0
 def strata(
     q:Tensor, # draft laws, [..., V]
     k:int, # number of candidates
@@ -163,7 +163,7 @@ def strata(
     "One stratum per candidate, of equal mass as far as the likeliest tokens allow. Source: ours, after stratified sampling."
     slot = torch.arange(k, device=q.device)
     n = torch.full(q.shape[:-1], k, device=q.device) if count is None else count
-    mass, ids = q.topk(min(q.shape[-1], max(1, math.ceil(k/big))), -1)
+    mass, ids = likeliest(q, max(1, math.ceil(k/big)))                                   # as many as can have a home
     whole = (mass*n[..., None] >= big) & (mass > 0)
     load = torch.where(slot < n[..., None], 0., math.inf).to(q.dtype)                    # [..., k]
     home = torch.full_like(ids, -1)

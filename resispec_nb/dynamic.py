@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['Certain', 'grow_best']
 
-# %% ../nbs/10e_dynamic.ipynb #36eb44ad
+# %% ../nbs/10e_dynamic.ipynb #28d56167
 import torch
 from torch import Tensor
 from .drafts import Proposal
-from .laws import one_hot
+from .laws import likeliest, one_hot
 from .rules import Naive
 from .trees import Tree
 
-# %% ../nbs/10e_dynamic.ipynb #5ad0ea30
+# %% ../nbs/10e_dynamic.ipynb #08511a62
 class Certain(Naive):
     "The likeliest draft tokens as candidates, without a draw; the target's own draw decides. Source: the walk of EAGLE-2 (Li et al. 2024) at temperatures above 0."
     name = "certain"
     def candidates(self, q, k, u=None):
-        top = q.topk(min(k, q.shape[-1]), -1)
-        ids = torch.where(top.values > 0, top.indices, -1)
+        values, ids = likeliest(q, k)
+        ids = torch.where(values > 0, ids, -1)
         return torch.cat([ids, ids.new_full((*ids.shape[:-1], k - ids.shape[-1]), -1)], -1)
 
     def candidate_law(self, q, candidates):

@@ -6,12 +6,12 @@
 __all__ = ['RULES', 'Judgement', 'Rule', 'first_accepted', 'decide', 'Naive', 'SpecInfer', 'ResiSpec', 'StretchedPlan', 'KSeq',
            'WithoutReplacement', 'certainty_units', 'AnchoredPlan', 'Anchored', 'ResiSpecV1', 'get_rule']
 
-# %% ../nbs/03_rules.ipynb #46fa4c43
+# %% ../nbs/03_rules.ipynb #9ac57649
 import difflib
 from dataclasses import dataclass
 import torch
 from torch import Tensor
-from .laws import check_k, check_pair, draw, uniforms
+from .laws import check_k, check_pair, draw, likeliest, uniforms
 from .drift import residual
 from .windows import STEPS, Plan, _tiled, excess, filled, stack_down, stack_up
 
@@ -258,7 +258,7 @@ def _judge_shaped(p, q, candidates):
     accept = table.gather(-1, candidates.clamp(min=0)[..., None])[..., 0]
     return Judgement(accept*(candidates >= 0), residual(left, torch.minimum(left, exposed)))
 
-# %% ../nbs/03_rules.ipynb #3a936506
+# %% ../nbs/03_rules.ipynb #f92b6c4c
 def certainty_units(
     q:Tensor, # draft law, [..., V]
     k:int, # number of candidates
@@ -266,12 +266,12 @@ def certainty_units(
     count:Tensor|None=None, # candidates asked for, [...], at most k; k if None
 ) -> tuple[Tensor, Tensor]: # the k-1 likeliest tokens, [..., k-1], and how many of them are anchors, [...]
     "Tokens that become candidates without a draw. Source: certainty units of survey sampling; their use here is ours."
-    top = q.topk(min(k - 1, q.shape[-1]), -1)
-    tail = 1 - (top.values.cumsum(-1) - top.values)                                  # 1 − q(T) before this token
-    have = torch.arange(top.values.shape[-1], device=q.device)                       # m so far
+    values, ids = likeliest(q, k - 1)
+    tail = 1 - (values.cumsum(-1) - values)                                  # 1 − q(T) before this token
+    have = torch.arange(values.shape[-1], device=q.device)                       # m so far
     left = (k if count is None else count[..., None]) - have                         # k − m
-    certain = (left*top.values >= tail) if m is None else (have < m).expand_as(tail)
-    return top.indices, torch.cumprod((certain & (left >= 2) & (top.values > 0)).int(), -1).sum(-1)
+    certain = (left*values >= tail) if m is None else (have < m).expand_as(tail)
+    return ids, torch.cumprod((certain & (left >= 2) & (values > 0)).int(), -1).sum(-1)
 
 # %% ../nbs/03_rules.ipynb #b4881f15
 @dataclass(repr=False)

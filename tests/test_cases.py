@@ -8,7 +8,7 @@ import torch
 
 from resispec_nb.certify import output_law
 from resispec_nb.drift import residual
-from resispec_nb.laws import GREEDY_BELOW, draw, law, total_variation
+from resispec_nb.laws import GREEDY_BELOW, draw, law, likeliest, total_variation
 from resispec_nb.rules import RULES, Judgement, decide, get_rule
 from resispec_nb.trees import Tree, positions
 from resispec_nb.verify import joint_law, verify_tree
@@ -147,3 +147,51 @@ def test_joint_law_of_three_tokens(name):
 def test_positions_are_depths():
     """C2: with the root before them, nodes of a forest [-1,-1,0,1,0] stand at 5,5,6,6,6."""
     assert positions(Tree([-1, 0, 0, 1, 2, 1]), 4)[1:].tolist() == [5, 5, 6, 6, 6]
+
+
+# ---- ties: equal probabilities are common where logits come in half precision, and `topk` breaks them differently for another shape
+
+TIED = [[1/3]*3, [.25]*4, [.4, .4, .2], [.2, .2, .2, .4], [.5, .5, 0], [.125, .125, .25, .25, .25]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("q", TIED, ids=str)
+def test_the_likeliest_tokens_do_not_depend_on_shape(q, dtype):
+    """The same ids for a row alone, in a batch, and with tokens of probability 0 behind it."""
+    q = torch.tensor(q, dtype=dtype); want = sorted(range(len(q)), key=lambda i: (-q[i].item(), i))
+    for pad in (0, 1, 5, 5000):
+        for batch in ((), (1,), (3, 2)):
+            row = torch.cat([q, torch.zeros(pad, dtype=dtype)]).expand(*batch, -1).contiguous()
+            for n in range(1, len(q) + 1): assert (likeliest(row, n)[1] == torch.tensor(want[:n])).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", EXACT)
+def test_joint_law_where_draft_laws_have_ties(name, dtype):
+    """Candidates are drawn from a law and judged, under path budgets, with one more token beside it: ties must fall alike. More candidates than tokens, too."""
+    g = torch.Generator().manual_seed(3)
+    for q in TIED:
+        V = len(q)
+        for k in (2, 3, 4) if V < 5 else (2, 3):
+            p = [torch.tensor([1.] + [0.]*(V - 1)).to(dtype), torch.randn(V, generator=g).double().softmax(-1).to(dtype)]
+            for first in p:
+                target = [first, torch.randn(V, V, generator=g).double().softmax(-1).to(dtype)]; draft = [torch.tensor(q, dtype=dtype)]
+                for budgets in (False, True):
+                    got = joint_law(Tree.complete(2, k), target, draft, get_rule(name), budgets=budgets)
+                    assert (got - target[0][:, None]*target[1]).abs().max() < (2e-6 if dtype == torch.float32 else 1e-12), (q, k, budgets)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_token_without_probability_never_comes_out(name):
+    """Half-precision logits on a tree: many ties, a sharp target; whatever is emitted had a positive probability."""
+    g = torch.Generator().manual_seed(5); tree, n, V = Tree.parse("d3b4"), 300, 12; inner = list(tree.inner)
+    z = (2*torch.randn(n, tree.size, V, generator=g)).round()/2; p = law(z, .3, min_p=.2); q = law((z[:, inner] + torch.randn(n, len(inner), V, generator=g)).round())
+    rule, u = get_rule(name), torch.rand(2, n, tree.size, generator=g, dtype=torch.float64); tokens = torch.full((n, tree.size), -1); tokens[:, 0] = 0
+    for i, node in enumerate(inner):
+        kids = list(tree.child_lists[node]); drawn = rule.candidates(q[:, i], len(kids), u[0][:, kids])
+        tokens[:, kids] = torch.where(tokens[:, [node]] >= 0, drawn, -1)
+    for budgets in (False, True):
+        v = verify_tree(tree, p, q, tokens, rule, u=u[1], budgets=budgets); out = v.emitted(tokens)
+        rows = torch.cat([torch.zeros(n, 1, dtype=torch.long), v.path], 1).clamp(min=0)
+        prob = p[torch.arange(n)[:, None], rows, out.clamp(min=0)]
+        assert (prob[out >= 0] > 0).all()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EagleHead', 'features_of', 'EagleDraft', 'load_eagle']
 
-# %% ../nbs/10d_eagle.ipynb #12d927db
+# %% ../nbs/10d_eagle.ipynb #5030b0ec
 import hashlib, inspect, json
 from copy import deepcopy
 from pathlib import Path
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from safetensors.torch import load_file
 from transformers import DynamicCache, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
-from .drafts import Proposal
-from .lookup import draw_children
+from .drafts import Proposal, draw_children
 from .models import ASSETS, _checked
 from .rules import Rule
 from .trees import Tree

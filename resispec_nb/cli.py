@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../nbs/16_cli.ipynb #ae048d02
+# %% ../nbs/16_cli.ipynb #1320ab85
 import argparse, json, sys
 import torch
 from . import certify
-from .bench import BASELINES, CHAT, Comparison, compare, encode, prompts, tune
+from .bench import BASELINES, Comparison, compare, tune
+from .texts import CHAT, encode, prompts
 from .generate import generate
 from .models import load_pair
 from .rules import RULES

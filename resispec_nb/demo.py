@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RULES', 'write_plain', 'write', 'law_table', 'table', 'figure', 'main']
 
-# %% ../nbs/15_demo.ipynb #145f4531
+# %% ../nbs/15_demo.ipynb #078abbd5
 import argparse, sys, textwrap, time
 from pathlib import Path
 import matplotlib
@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt
 import torch
 from tqdm import tqdm
 from . import house
-from .bench import encode, prompts, replay, replay_laws
+from .replay import replay, replay_laws
+from .texts import encode, prompts
 from .generate import generate
 from .models import load_pair
 from .stats import Stats

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 import torch
 
-# %% ../nbs/00_house.ipynb #36e362f7
+# %% ../nbs/00_house.ipynb #7308d7b1
 STYLE = {
     "target":      dict(color="#2F4B7C", linestyle="-",  label="target p"),
     "draft":       dict(color="#C98B1B", linestyle="-",  label="draft q"),
@@ -22,7 +22,10 @@ STYLE = {
     "resispec":    dict(color="#1B8A5A", linestyle="-",  label="ResiSpec (exact)"),
     "anchored":    dict(color="#0B5D8F", linestyle=(0, (1, 1)), label="anchored"),
     "stratified":  dict(color="#A23B72", linestyle="-",  label="stratified"),
+    "traversal":   dict(color="#4C86A8", linestyle="-",  label="Traversal"),
+    "stratified + budgets": dict(color="#A23B72", linestyle=(0, (8, 2)), label="stratified + path budgets"),
     "ceiling":     dict(color="#000000", linestyle="--", label="ceiling, independent draws"),
+    "bound":       dict(color="#000000", linestyle=":",  label="bound, stratified draws"),
     "resispec_v1": dict(color="#C8443C", linestyle="-",  label="published rule (biased)", hatch="///"),
     "drift":       dict(color="#C8443C", linestyle="-",  label="residual where the draft is blind"),
 }

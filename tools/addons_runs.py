@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from resispec_nb.bench import CHAT, encode
+from resispec_nb.texts import CHAT, encode
 from resispec_nb.budgets import expected_length, path_budgets
 from resispec_nb.drafts import ModelDraft
 from resispec_nb.eagle import features_of, load_eagle

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import torch
 
 import resispec_nb.budgets                                                       # adds "stratified"
-from resispec_nb.bench import CHAT, encode, environment, prompts, replay_laws
+from resispec_nb.bench import environment
+from resispec_nb.replay import replay_laws
+from resispec_nb.texts import CHAT, encode, prompts
 from resispec_nb.drift import residual
 from resispec_nb import generate as decoding
 from resispec_nb.laws import uniforms

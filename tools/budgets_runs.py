@@ -165,7 +165,7 @@ def contexts(pair, T):
     """(name, number of the prompt, kind, make) of every context: a shipped prompt, encoded as in chapter 23, and 24 to 48 tokens that the target samples at temperature T.
 
     `make()` samples: ids, or None where the text ends before; two continuations of each prompt, kinds in turn, so that a run cut short is still a mixture."""
-    from resispec_nb.bench import CHAT, encode, prompts
+    from resispec_nb.texts import CHAT, encode, prompts
     rows = zip_longest(*[[(kind, t) for t in prompts(kind)] for kind in KINDS])
     todo = [(i, *item) for i, item in enumerate(x for row in rows for x in row if x)]
     def make(i, kind, text, number):

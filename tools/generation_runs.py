@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from resispec_nb.bench import CHAT, _append, _decode, baseline, encode, environment, prompts, tune
+from resispec_nb.bench import _decode, append, baseline, parts, read, tune
+from resispec_nb.texts import CHAT, encode, prompts
 from resispec_nb.generate import generate
 from resispec_nb.models import load_pair
 
@@ -23,13 +24,10 @@ def texts(pair, each, kinds=KINDS):
     return [ids for row in zip(*[[encode(pair, t, chat=k in CHAT) for t in prompts(k, each)] for k in kinds]) for ids in row]
 
 
-def read(path): return [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
-
-
 def greedy(path=RESULTS/"greedy_check.jsonl", n=64):
     """20 prompts in batches of 4, three trees, three rules."""
     pair = load_pair("smollm2-135m"); encoded = texts(pair, 4)
-    done = {(r["tree"], r["rule"], r["batch"], r["first"]) for r in read(path) if "rule" in r}
+    done = {(r["tree"], r["rule"], r["batch"], r["first"]) for r in read(*parts(path)) if "rule" in r}
     plain = {}
     for batch in (4,):
         for tree in ("d4b1", "d3b3", "d5b3"):
@@ -39,19 +37,19 @@ def greedy(path=RESULTS/"greedy_check.jsonl", n=64):
                     for j in range(i, i + batch):
                         if j not in plain: plain[j] = baseline(pair, encoded[j], "plain", 0., n)[0].tolist()
                     out = generate(pair.target, pair.draft, encoded[i:i + batch], tree, rule, temperature=0., max_new_tokens=n, progress=False)
-                    _append(path, dict(tree=tree, rule=rule, batch=batch, first=i, prompts=batch, tokens=sum(len(t.tokens) for t in out.texts), steps=out.stats.steps,
+                    append(path, dict(tree=tree, rule=rule, batch=batch, first=i, prompts=batch, tokens=sum(len(t.tokens) for t in out.texts), steps=out.stats.steps,
                                        unequal=[j for j, t in zip(range(i, i + batch), out.texts) if t.tokens.tolist() != plain[j]]))
 
 
 def speed(path=RESULTS/"decoding_speed.jsonl", n=64, each=3):
     """Every method on every prompt in turn, so that what else the machine does meets all alike."""
     full, trimmed = load_pair("smollm2-135m", dtype=torch.bfloat16), load_pair("smollm2-135m", dtype=torch.bfloat16, draft_tokens=8192)
-    encoded, rows = texts(full, each), read(path)
+    encoded, rows = texts(full, each), read(*parts(path))
     for T in (1., 0.):
         tuned = [r for r in rows if r.get("tuned") and r["temperature"] == T]
         if not tuned:
             for pair, tokens in ((full, None), (trimmed, 8192)):
-                row = dict(tuned=tune(pair, encoded[:3], temperature=T, max_new_tokens=24), temperature=T, draft_tokens=tokens); _append(path, row); tuned.append(row)
+                row = dict(tuned=tune(pair, encoded[:3], temperature=T, max_new_tokens=24), temperature=T, draft_tokens=tokens); append(path, row); tuned.append(row)
         best = {r["draft_tokens"]: r["tuned"][0]["tree"] for r in tuned}
         methods = {"plain": (full, "plain", "d3b2"), "assisted": (full, "assisted", "d3b2"), "stratified": (full, "stratified", best[None]), "stratified, 8192 draft tokens": (trimmed, "stratified", best[8192]),
                    "specinfer, 8192 draft tokens": (trimmed, "specinfer", best[8192])}
@@ -60,7 +58,7 @@ def speed(path=RESULTS/"decoding_speed.jsonl", n=64, each=3):
             for name, (pair, rule, tree) in methods.items():
                 if (name, i) in done: continue
                 clock = time.perf_counter(); new, stats = _decode(pair, ids, rule, tree, True, T, n, i)
-                _append(path, dict(method=name, tree=None if rule in ("plain", "assisted") else tree, temperature=T, prompt=i, tokens=len(new), steps=stats.steps, seconds=time.perf_counter() - clock, split=stats.seconds))
+                append(path, dict(method=name, tree=None if rule in ("plain", "assisted") else tree, temperature=T, prompt=i, tokens=len(new), steps=stats.steps, seconds=time.perf_counter() - clock, split=stats.seconds))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from resispec_nb.bench import CHAT, encode, environment, paired_steps, prompts
+from resispec_nb.bench import environment, paired_steps
+from resispec_nb.texts import CHAT, encode, prompts
 from resispec_nb.laws import law
 from resispec_nb.models import load_pair
 from resispec_nb.rules import get_rule

@@ -115,17 +115,19 @@ class Runs:
             return dict(lengths={m: round(x, 5) for m, x in TreeReplay(self.pair, ids, job["temperature"]).lengths(job["tree"], seed=job["prompt"]).items()})
         run(jobs, measure, self.results/f"tables_trees_{self.name}.jsonl", "tree")
 
+    def decoding_file(self, kind): return self.results/f"tables_decoding_{self.name}_{kind}.jsonl"
+
     def decode(self):
         kind = self.o.kinds[0]; encoded = [self.ids(t, kind) for _, t, _ in self.jobs(kind)]
         for tree in DECODED:
             for T in self.o.temperatures:
                 for budgets in (False, True):
                     rules = tuple(r for r, b in DECODED[tree] if b == budgets)
-                    if rules and (T == 1. or tree == "d2b4"): compare(self.pair, encoded, rules, tree, budgets, T, TEXT, seed=1000, path=self.results/f"tables_decoding_{self.name}.jsonl")
+                    if rules and (T == 1. or tree == "d2b4"): compare(self.pair, encoded, rules, tree, budgets, T, TEXT, seed=1000, path=self.decoding_file(kind))
 
     def merge(self):
-        for what in ("laws", "trees", "decoding"):
-            if parts(file := self.results/f"tables_{what}_{self.name}.jsonl"): print(f"{file.name}: {len(merge(file))} rows")
+        for file in (*(self.results/f"tables_{what}_{self.name}.jsonl" for what in ("laws", "trees")), *map(self.decoding_file, self.o.kinds)):
+            if parts(file): print(f"{file.name}: {len(merge(file))} rows")
 
 
 def again(o):

@@ -7,16 +7,17 @@ __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_
            'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'rank_rates', 'rated_length', 'arrange',
            'best_tree']
 
-# %% ../nbs/07b_budgets.ipynb #ad89accb
+# %% ../nbs/07b_budgets.ipynb #be3aeea4
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+import numpy as np
 import torch
 from torch import Tensor
 from .drift import residual
 from .laws import draw, likeliest, overlap
 from .windows import Plan, excess, filled
-from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _first_of_two, _forget, _others
+from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _bars, _first_of_two, _forget, _others
 from .trees import Tree
 
 # %% ../nbs/07b_budgets.ipynb #824461c9
@@ -27,7 +28,7 @@ def with_failure(
     "The law of a node with budget b: the tokens share b, the last entry is the probability of failing. Source: ours."
     return torch.cat([b[..., None]*p, (1 - b)[..., None]], -1)
 
-# %% ../nbs/07b_budgets.ipynb #ae91d4de
+# %% ../nbs/07b_budgets.ipynb #de652305
 def _ratio(a, b): return torch.where(b > 0, a/b.clamp(min=torch.finfo(b.dtype).tiny), 0.)
 
 def judge_within(
@@ -39,11 +40,11 @@ def judge_within(
     count:Tensor|None=None, # candidates asked for, [...]; k if None
 ) -> tuple[Tensor, Tensor]: # budgets of the candidates, [..., k], and β, [...]
     "Run a one-node rule on the budgeted law. Source: ours."
-    p_b, q_b = with_failure(p, b), with_failure(q, torch.ones_like(b))
+    laws = lambda: (with_failure(p, b), with_failure(q, torch.ones_like(b)))         # kept by nobody but the rule
     if type(rule)._plan is Rule._plan:                                               # the rule looks at the rejected tokens
-        j = rule._judge(p_b, q_b, candidates, count)
+        j = rule._judge(*laws(), candidates, count)
         return j.accept, j.residual[..., :-1].sum(-1)
-    plan = rule._plan(p_b, q_b, candidates.shape[-1], count)
+    plan = rule._plan(*laws(), candidates.shape[-1], count)
     return plan.accept_at(candidates), _ratio(b - plan.acceptance, plan.reach[..., -1]).clamp(0, 1)
 
 def recovered_within(rule:Rule, p:Tensor, q:Tensor, b:Tensor, candidates:Tensor, count:Tensor|None=None) -> Tensor: # law of the recovered token, [..., V]
@@ -153,7 +154,7 @@ class Strata:
     share:Tensor # part of the tail in each stratum, [..., k]
     total:Tensor # draft mass of each stratum, [..., k]
 
-# %% ../nbs/07b_budgets.ipynb #4e58e2f0
+# %% ../nbs/07b_budgets.ipynb #a0c62f6a
 def strata(
     q:Tensor, # draft laws, [..., V]
     k:int, # number of candidates
@@ -165,64 +166,96 @@ def strata(
     n = torch.full(q.shape[:-1], k, device=q.device) if count is None else count
     mass, ids = likeliest(q, max(1, math.ceil(k/big)))                                   # as many as can have a home
     whole = (mass*n[..., None] >= big) & (mass > 0)
-    load = torch.where(slot < n[..., None], 0., math.inf).to(q.dtype)                    # [..., k]
-    home = torch.full_like(ids, -1)
-    for j in range(ids.shape[-1]):
-        to = k - 1 - load.flip(-1).argmin(-1)
-        home[..., j] = torch.where(whole[..., j], to, -1)
-        load = load + (slot == home[..., j:j+1])*mass[..., j:j+1]
-    tail = q.scatter(-1, ids, torch.where(whole, 0., mass)).sum(-1)
+    load = torch.zeros_like(q[..., :1]).expand(*n.shape, k).masked_fill(slot >= n[..., None], math.inf).flip(-1)     # [..., k], the one tested last comes first
+    settled, to, longest = whole*mass, [], int(whole.sum(-1).max()) if q.device.type == "cpu" and q.numel() else ids.shape[-1]
+    for m in settled.split(1, -1)[:longest]: to.append(load.argmin(-1, keepdim=True)); load.scatter_add_(-1, to[-1], m)
+    home = (k - 1 - torch.cat([*to, ids[..., longest:]], -1)).masked_fill(~whole, -1); load = load.flip(-1)
+    tail = q.scatter(-1, ids, mass - settled).sum(-1)
     low = load.sort(-1).values
     level = ((tail[..., None] + low.cumsum(-1))/(slot + 1)).amin(-1, keepdim=True)       # water level: Σ (level − load)₊ = tail
     share = (level - load).clamp(min=0)
     share = _ratio(share, share.sum(-1, keepdim=True).expand_as(share))
-    return Strata(ids, mass, home, tail, share, torch.where(load < math.inf, load, 0.) + share*tail[..., None])
+    return Strata(ids, mass, home, tail, share, load.masked_fill(load == math.inf, 0.) + share*tail[..., None])
 
-# %% ../nbs/07b_budgets.ipynb #cd31d2c3
+# %% ../nbs/07b_budgets.ipynb #71f780d6
 def _tail_of(x, s):
     "x [..., V] without the tokens that have a home."
-    return x.scatter(-1, s.ids, torch.where(s.home >= 0, 0., x.gather(-1, s.ids)))
+    return x.scatter(-1, s.ids, x.gather(-1, s.ids)*(s.home < 0))
 
 def _homes(s, candidates):
     "Home of each candidate, [..., k]; -1 for tokens of the tail."
-    same = (candidates[..., None] == s.ids[..., None, :]) & (s.home >= 0)[..., None, :]
-    return torch.where(same.any(-1), s.home[..., None, :].expand(same.shape).gather(-1, same.int().argmax(-1, keepdim=True))[..., 0], -1)
+    return ((candidates[..., None] == s.ids[..., None, :])*(s.home + 1)[..., None, :]).sum(-1) - 1
 
-# %% ../nbs/07b_budgets.ipynb #041e9926
+# %% ../nbs/07b_budgets.ipynb #9d03a489
 class _Serve:
-    "True reaches as a function of assumed ones, for laws p, q and strata s."
+    "What strata s may serve of the law p: a window for each token with a home, knots for the tail."
     def __init__(self, p, q, s, lean):
         k, dev = s.total.shape[-1], p.device
-        self.p, self.q, self.s, self.scale = p, q, s, _ratio(torch.ones_like(s.total), s.total)
-        own = s.home[..., None, :] == torch.arange(k, device=dev)[:, None]                       # [..., k, n]
-        self.m, self.own = torch.where(own, p.gather(-1, s.ids)[..., None, :], 0.), torch.where(own, s.mass[..., None, :]*self.scale[..., None], 0.)
-        self.rest = _tail_of(p, s); self.rest_total = self.rest.sum(-1)
+        self.p, self.q, self.s, self.tiny = p, q, s, torch.finfo(p.dtype).tiny
+        self.scale = (s.total > 0)/s.total.clamp(min=self.tiny)
+        self.rest = _tail_of(p, s)
         g = (k - 1 - torch.arange(k, device=dev))*lean[..., None]                                # where candidates begin, [..., k]
         ends = torch.cat([g, g + 1], -1).sort(-1).values
         self.filling = (ends[..., None, :] - g[..., None]).clamp(0, 1)                           # a_i at the knots, [..., k, w+1]
+        self.weight = (self.scale*s.share)[..., None]*self.filling                               # times the part of the tail that candidate i is drawn from
+        own = s.home[..., None, :] == torch.arange(k, device=dev)[:, None]                       # [..., k, n]
+        self.own, self.mass = own*s.mass[..., None, :]*self.scale[..., None], own*p.gather(-1, s.ids)[..., None, :]
 
     def knots(self, R): # levels of p/q, [..., w+1]
-        return ((R*self.scale*self.s.share)[..., None]*self.filling).sum(-2)
+        return (R[..., None]*self.weight).sum(-2)
+
+# %% ../nbs/07b_budgets.ipynb #b2cad795
+class _Search:
+    "The acceptances that follow from assumed reaches, and the reaches that follow from those."
+    def __init__(self, serve):
+        self.serve, self.xp = serve, np if serve.p.device.type == "cpu" else torch
+        self.weight, self.rise, self.own, self.mass = (self.small(x) for x in (serve.weight, serve.weight.diff(), serve.own, serve.mass))
+        self.total, self.one, self.eps, self.tiny = serve.rest.sum(-1), self.small(torch.ones_like(serve.scale)), torch.finfo(serve.p.dtype).eps, serve.tiny
+
+    def small(self, x): return x if self.xp is torch else x.detach().numpy()
+
+    def excess(self, c): # of the tail's target mass above the knots, [..., w+1]
+        return self.small(torch.stack([self.total, *(excess(self.serve.rest, self.serve.q, x) for x in torch.as_tensor(c).unbind(-1)[1:])], -1))
 
     def accepted(self, R): # Σ q_i a_i, [..., k]
-        c = self.knots(R)
-        E = torch.stack([self.rest_total] + [excess(self.rest, self.q, x) for x in c.unbind(-1)[1:]], -1)
-        tail = (_ratio(E[..., :-1] - E[..., 1:], c.diff())[..., None, :]*self.filling.diff()).sum(-1)
-        return (_ratio(torch.minimum(self.own*R[..., None], self.m).sum(-1), R) + self.scale*self.s.share*tail).clamp(0, 1)
+        c = (R[..., None]*self.weight).sum(-2); E = self.excess(c)
+        between = (E[..., :-1] - E[..., 1:])/(c[..., 1:] - c[..., :-1] + self.tiny)      # 0/tiny where two knots are one
+        own = self.xp.minimum(self.own*R[..., None], self.mass).sum(-1)/(R + self.tiny)
+        return self.xp.minimum(own + (between[..., None, :]*self.rise).sum(-1), self.one)
 
-    def reach(self, R): # [..., k]
-        return torch.cat([torch.ones_like(R[..., :1]), torch.cumprod(1 - self.accepted(R)[..., :-1], -1)], -1)
+    def reach(self, A): # R′ if all that could be accepted was, [..., k]
+        return self.xp.concatenate([self.one[..., :1], self.xp.cumprod(1 - A[..., :-1], -1)], -1)
 
-# %% ../nbs/07b_budgets.ipynb #bf428c31
+# %% ../nbs/07b_budgets.ipynb #5ee66c38
+def _leap(search, G, d, before): # substituted reaches and how far they moved, [..., k], now and in the round before
+    "Reaches for the next round. Source: Anderson 1965, with one round of memory."
+    if before is None: return G
+    G0, d0 = before; e = d - d0
+    t = (d*e).sum(-1)/((e*e).sum(-1) + search.tiny)
+    return search.xp.minimum(search.xp.maximum(G - t[..., None]*(G - G0), G/2), search.one)
+
+def _reaches(serve, steps): # assumed reaches and what is accepted with them, [..., k]
+    "Reaches that are nearly true after at most so many rounds; on a CPU it stops when they are."
+    search = _Search(serve); R, before = search.one, None
+    A, quiet = search.accepted(R), R[..., :1] < 0
+    for _ in range(steps):
+        G = search.reach(A); d = G - R
+        quiet = quiet | (abs(d) <= 10*search.eps).all(-1)[..., None]
+        if search.xp is np and quiet.all(): break
+        R, before = search.xp.where(quiet, R, _leap(search, G, d, before)), (G, d)               # a row that is done stays, whatever its batch does
+        A = search.accepted(R)
+    return torch.as_tensor(R), torch.as_tensor(A)
+
+# %% ../nbs/07b_budgets.ipynb #8e5e5753
 class StratifiedPlan(Plan):
     "A plan for one candidate from each stratum."
-    def __init__(self, serve:_Serve, R:Tensor): # assumed reaches, [..., k]
-        self.p, self.q, self._serve, self._R = serve.p, serve.q, serve, R
-        A, true, part = serve.accepted(R), [torch.ones_like(R[..., 0])], []
-        for i in range(R.shape[-1]):
-            part.append(_ratio(R[..., i], true[-1]).clamp(max=1))                                # tested more often: accept less
-            true.append(true[-1]*(1 - part[-1]*A[..., i]))
-        self.part, self.reach = torch.stack(part, -1), torch.stack(true, -1)
+    def __init__(self, serve:_Serve, steps:int=8): # rounds for the reaches, at most
+        R, A = _reaches(serve, steps)
+        self.p, self.q, self._serve, self._R, true = serve.p, serve.q, serve, R, [torch.ones_like(R[..., 0])]
+        for r, a in zip(R.unbind(-1), A.unbind(-1)):
+            true.append(true[-1] - torch.minimum(r, true[-1])*a)                                 # tested more often: accept less
+        self.reach = torch.stack(true, -1)
+        self.part = (R/self.reach[..., :-1].clamp(min=serve.tiny)).clamp(max=1)
         self.hi = self.height = R*serve.scale; self.lo = torch.zeros_like(R)                     # windows of the tokens with a home
 
     def _at(self, p, q, home):
@@ -232,10 +265,11 @@ class StratifiedPlan(Plan):
         return torch.where(home >= 0, filled(p, q, torch.zeros_like(hi), hi, hi), shared)*self.part[..., None]
 
     def accept_at(self, candidates):
-        p, q = (torch.where(candidates >= 0, x.gather(-1, candidates.clamp(min=0)), 0.)[..., None] for x in (self.p, self.q))
+        at, there = candidates.clamp(min=0), candidates >= 0
+        p, q = ((x.gather(-1, at)*there)[..., None] for x in (self.p, self.q))
         return self._at(p, q, _homes(self._serve.s, candidates)[..., None])[..., 0]
 
-# %% ../nbs/07b_budgets.ipynb #42798edf
+# %% ../nbs/07b_budgets.ipynb #3e294a48
 @property
 def _drawn(self): # law of each candidate, [..., k, V]
     s = self._serve.s; k = s.total.shape[-1]
@@ -250,17 +284,17 @@ def _accept(self): # [..., k, V]
 
 def _taken(self): # [..., V]
     s, serve = self._serve.s, self._serve
-    served, c, taken, low = self.part*self.reach[..., :-1]*serve.scale, serve.knots(self._R), torch.zeros_like(self.p), torch.zeros_like(self.p)
-    share = _ratio(((served*s.share)[..., None]*serve.filling.diff()).sum(-2), c.diff())
-    for j in range(share.shape[-1]):
-        up = torch.minimum(self.p, c[..., j + 1:j + 2]*self.q); taken, low = taken.addcmul_(share[..., j:j + 1], up - low), up
+    tested, c, taken = self.part*self.reach[..., :-1], serve.knots(self._R), torch.zeros_like(self.p)
+    share = ((tested[..., None]*serve.weight.diff()).sum(-2)/c.diff().clamp(min=serve.tiny)).clamp(max=1)     # at most 1 by itself, where two knots are not one
+    drop = share - torch.nn.functional.pad(share[..., 1:], (0, 1))                       # how much less lies above a knot than below
+    for d, x in zip(drop.unbind(-1), c.unbind(-1)[1:]): taken.addcmul_(torch.mul(self.q, x[..., None]).clamp_(max=self.p), d[..., None])
     home = s.home.clamp(min=0); hi = self.hi.gather(-1, home)
-    own = torch.minimum(self.p.gather(-1, s.ids), hi*s.mass)*_ratio(served.gather(-1, home), hi)
+    own = torch.minimum(self.p.gather(-1, s.ids), hi*s.mass)*_ratio((tested*serve.scale).gather(-1, home), hi)
     return taken.scatter(-1, s.ids, torch.where(s.home >= 0, own, taken.gather(-1, s.ids)))
 
 StratifiedPlan.drawn, StratifiedPlan.accept, StratifiedPlan.taken = _drawn, _accept, property(_taken)
 
-# %% ../nbs/07b_budgets.ipynb #9edb960b
+# %% ../nbs/07b_budgets.ipynb #6c48acae
 class Stratified(Rule):
     "One candidate from each stratum of the draft, with leaning windows. Source: ours."
     name = "stratified"
@@ -268,7 +302,7 @@ class Stratified(Rule):
                  big:float=.3, # tokens with at least this part of a stratum get a home; inf for none, that is independent draws
                  lean:float|None=None, # how far windows lean towards later candidates: 0 as in K-SEQ, 1 as in ResiSpec; None: the squared overlap of the node's laws
                  power:float=1., # candidates are drawn from the draft law to this power, renormalised: below 1 for a draft that is too sure of itself
-                 steps:int=12, # at most so many rounds of substitution for the reaches; exact after any number
+                 steps:int=8, # at most so many rounds for the reaches; exact after any number
     ):
         if not big > 0: raise ValueError(f"big: expected a number > 0, got {big!r}")
         if lean is not None and not 0 <= lean <= 1: raise ValueError(f"lean: expected a number from 0 to 1, got {lean!r}")
@@ -282,13 +316,7 @@ class Stratified(Rule):
     def _plan(self, p, q, k, count=None):
         q = self.drawn_from(q)
         lean = overlap(p, q)**2 if self.lean is None else torch.full_like(p[..., 0], self.lean)
-        serve = _Serve(p, q, strata(q, k, count, self.big), lean)
-        R = torch.ones_like(serve.scale); quiet = torch.zeros_like(R[..., :1], dtype=torch.bool)
-        for _ in range(self.steps):
-            last, R = R, torch.where(quiet, R, torch.minimum(R, serve.reach(R)))                 # a row that is done stays, whatever its batch does
-            quiet = (last - R <= 10*torch.finfo(R.dtype).eps).all(-1, keepdim=True)
-            if R.device.type == "cpu" and bool(quiet.all()): break
-        return StratifiedPlan(serve, R)
+        return StratifiedPlan(_Serve(p, q, strata(q, k, count, self.big), lean), self.steps)
 
     def candidate_law(self, q, candidates):
         q = self.drawn_from(q); s = strata(q, candidates.shape[-1], big=self.big); home = _homes(s, candidates)
@@ -311,20 +339,26 @@ def _draw_from_strata(self, q, k, u):
 Stratified.candidates = _draw_from_strata
 RULES[Stratified.name] = Stratified
 
-# %% ../nbs/07b_budgets.ipynb #7ce8d1df
-def _after_rejection(p, q, a, y): # laws [..., V], acceptance of every token [..., V], rejected token [...]
-    "The law to be made when y has been rejected, next to come from q without y, [..., V]; averaged over y it makes up p."
-    tiny = torch.finfo(q.dtype).tiny; others = _others(q).clamp(min=tiny); at = y.clamp(min=0)[..., None]
-    z, left = q*(1 - a)/others, (p - q*a).clamp(min=0)
-    f = q*_ratio(left, q*_others(z)).clamp(max=1)                                    # φ q
-    total = _others(f)/others                                                        # Σ φ(z) q(z)/(1 − q(y)), for every y
-    fits = torch.where(total > 1, 1/total.clamp(min=1), 1.)
-    g = (left - f*_others(z*fits)).clamp(min=0)
-    served = (f*fits.gather(-1, at)/others.gather(-1, at)).scatter(-1, at, 0.)
-    rest = (1 - fits*total).clamp(min=0).gather(-1, at)
-    return residual(served + rest*residual(g, torch.zeros_like(g)), torch.zeros_like(p))
+# %% ../nbs/07b_budgets.ipynb #6fe7b692
+def _left(p, q, a): # [..., V]
+    "What acceptance a has left of every token, ℓ; p where nothing is left."
+    left = torch.addcmul(p, q, a, value=-1).clamp_(min=0)
+    return left.addcmul_(p, (left.sum(-1, keepdim=True) <= 0).to(p.dtype))
 
-# %% ../nbs/07b_budgets.ipynb #f0b10b05
+def _after_rejection(left, q, a, y, last): # [..., V] thrice, rejected token [...], is nobody to come? [..., 1]; `left` and `a` are used up
+    "The law to be made when y has been rejected, next to come from q without y, [..., V]; averaged over y it makes up what was left."
+    tiny = torch.finfo(q.dtype).tiny; others = _others(q).clamp_(min=tiny); at = y.clamp(min=0)[..., None]
+    z = a.neg_().add_(1).mul_(q).div_(others)
+    f = _others(z).mul_(q).clamp_(min=tiny)                                          # e
+    f = torch.div(left, f, out=f).clamp_(max=1).mul_(q).mul_(~last)                  # φ q
+    total = _others(f).div_(others); of_y = total.gather(-1, at)                     # Σ φ(z) q(z)/(1 − q(y)), for every y
+    z.div_(total.clamp_(min=1)); fits = 1/of_y.clamp(min=1); del total
+    g = left.sub_(_others(z).mul_(f)).clamp_(min=0); del z
+    served = f.mul_(fits/others.gather(-1, at)).scatter_(-1, at, 0.); del others
+    served.addcmul_(g, (1 - fits*of_y).clamp(min=0)/g.sum(-1, keepdim=True).clamp(min=tiny))
+    return served.div_(served.sum(-1, keepdim=True).clamp(min=tiny))
+
+# %% ../nbs/07b_budgets.ipynb #52def780
 class Distinct(WithoutReplacement):
     "Draws without replacement, shaped: each candidate leaves what one more could serve. Source: ours; any number of candidates."
     name = "distinct"
@@ -335,20 +369,23 @@ class Distinct(WithoutReplacement):
         super().__init__(); self.lean = lean
 
     def _first(self, p, q, m): # m: candidates to come, this one included
-        w, others = _ratio(p, q), _others(q).clamp(min=torch.finfo(q.dtype).tiny)
+        others = _others(q).clamp_(min=torch.finfo(q.dtype).tiny)
         lean = (overlap(p, q)**2)[..., None] if self.lean is None else self.lean
-        even = w/(1 + (m - 1)[..., None]*_others(q/others))
-        hair = 1 + torch.finfo(q.dtype).eps**.75                                     # equal laws leave the level open: with a hair more of p it is the lowest
-        return torch.minimum(lean*_first_of_two(hair*p, q, others) + (1 - lean)*even, w).clamp(max=1)
+        a = _first_of_two(p, q, others, 1 + torch.finfo(q.dtype).eps**.75)           # equal laws leave the level open: with a hair more of p it is the lowest
+        met = _others(torch.div(q, others, out=others)).mul_((m - 1)[..., None]).add_(1); del others
+        w = _bars(p, q)
+        return a.mul_(lean).add_(torch.div(w, met, out=met).mul_(1 - lean)).clamp_(max=w).clamp_(max=1)
 
     def _judge(self, p, q, candidates, count=None):
         there, accept = candidates >= 0, []
         for i, x in enumerate(candidates.unbind(-1)):
-            m = there[..., i:].sum(-1); last, here = (m <= 1)[..., None], there[..., i, None]
-            a = torch.where(last, _ratio(p, q).clamp(max=1), self._first(p, q, m.clamp(min=1)))
-            accept.append(torch.where(here, a.gather(-1, x.clamp(min=0)[..., None]), 0.)[..., 0])
-            after = torch.where(last, residual(p, torch.minimum(p, q*a)), _after_rejection(p, q, a, x))
-            p, q = torch.where(here, after, p), torch.where(here, _forget(q, x), q)
+            m = there[..., i:].sum(-1, keepdim=True); last, here = m <= 1, there[..., i, None]
+            a = self._first(p, q, m[..., 0].clamp(min=1)) if i + 1 < candidates.shape[-1] else torch.zeros_like(p)
+            a = torch.where(last, _bars(p, q).clamp_(max=1), a).mul_(here)
+            accept.append(a.gather(-1, x.clamp(min=0)[..., None])[..., 0])
+            p = _left(p, q, a)
+            p = _after_rejection(p, q, a, x, last | ~here); del a
+            q = torch.where(here, _forget(q, x), q)
         return Judgement(torch.stack(accept, -1), p)
 
 RULES[Distinct.name] = Distinct

@@ -6,14 +6,14 @@
 __all__ = ['RULES', 'Judgement', 'Rule', 'first_accepted', 'decide', 'Naive', 'SpecInfer', 'ResiSpec', 'StretchedPlan', 'KSeq',
            'WithoutReplacement', 'certainty_units', 'AnchoredPlan', 'Anchored', 'ResiSpecV1', 'get_rule']
 
-# %% ../nbs/03_rules.ipynb #9ac57649
+# %% ../nbs/03_rules.ipynb #4da22f09
 import difflib
 from dataclasses import dataclass
 import torch
 from torch import Tensor
 from .laws import check_k, check_pair, draw, likeliest, uniforms
 from .drift import residual
-from .windows import STEPS, Plan, _tiled, excess, filled, stack_down, stack_up
+from .windows import STEPS, Plan, _excess_and_slope, _tiled, excess, filled, stack_down, stack_up
 
 # %% ../nbs/03_rules.ipynb #f53a4d6a
 @dataclass(repr=False)
@@ -159,7 +159,7 @@ class ResiSpec(Rule):
 
     def _plan(self, p, q, k, count=None): return stack_down(p, q, k, count, self.steps)
 
-# %% ../nbs/03_rules.ipynb #ad619224
+# %% ../nbs/03_rules.ipynb #aad5aa2d
 class StretchedPlan(Plan):
     "All windows are the same one, [0, ρ]."
     @property
@@ -169,22 +169,32 @@ class StretchedPlan(Plan):
 
 def _power(x, there): return torch.where(there, x[..., None], 1.).prod(-1)  # x to the number of candidates; `**` rounds differently in batches of different length
 
+def _spare(p, q, rho, there):
+    "What the bars hold below ρ beyond what the candidates would serve, F − 1 + (1 − F/ρ)^k, and its slope."
+    E, s = _excess_and_slope(p, q, rho); F = 1 - E
+    part = F/rho; none = _power(1 - part, there)
+    return F - 1 + none, s + there.sum(-1)*none/(1 - part).clamp(min=torch.finfo(p.dtype).tiny)*(part - s)/rho
+
 class KSeq(Rule):
     "One stretched window for all candidates. Source: Sun et al. 2023 (SpecTr), Algorithm 2."
     name = "kseq"
     def __init__(self,
-                 steps:int=54, # halvings at most (24 are all that float32 can use); exact after any number
+                 steps:int=24, # guarded Newton steps at most; exact after any number
     ):
         self.steps = _check_steps(steps)
 
     def _plan(self, p, q, k, count=None):
         n = torch.full_like(p[..., 0], k) if count is None else count.to(p.dtype)
         a = torch.ones_like(n); b = n.clamp(min=1); there = torch.arange(k, device=p.device) < n[..., None]  # [..., k]
-        for _ in range(self.steps if p.dtype == torch.float64 else min(self.steps, 24)):
-            rho = (a + b)/2
-            F = 1 - excess(p, q, rho)
-            over = 1 - _power(1 - F/rho, there) > F                       # the candidates would serve more than the bars hold
-            a, b = torch.where(over, rho, a), torch.where(over, b, rho)
+        E = excess(p, q, a); eps = torch.finfo(p.dtype).eps; done = E <= eps; rho = torch.where(done, a, a + (b - a)*E)
+        b = torch.where(done, a, b)                                       # equal laws need nothing above 1
+        for _ in range(self.steps):
+            spare, slope = _spare(p, q, rho, there); over = (spare < 0) & ~done
+            a, b = torch.where(over, rho, a), torch.where(over | done, b, rho)
+            newton = (rho - spare/slope.clamp(min=torch.finfo(p.dtype).tiny))*(1 + 4*eps)    # a hair above the root
+            done = done | ((b - newton).abs() <= 8*eps*b)
+            if p.device.type == "cpu" and bool(done.all()): break
+            rho = torch.where(done, b, torch.where((newton > a) & (newton < b), newton, (a + b)/2))
         rho, F = b, 1 - excess(p, q, b)
         reach = torch.cumprod(torch.where(there, 1 - (F/rho)[..., None], 1.), -1)
         reach = torch.cat([torch.ones_like(reach[..., :1]), reach], -1)
@@ -227,28 +237,35 @@ class WithoutReplacement(Rule):
             q = torch.where(there[..., None], _forget(q, x), q)
         return Judgement(torch.stack(accept, -1), R)
 
-# %% ../nbs/03_rules.ipynb #bc336fd7
+# %% ../nbs/03_rules.ipynb #8d9d4a1b
 def _others(x):
     "Sum of the other entries, [..., V]; for the largest entry added up anew, because a difference of near-equals rounds to nothing."
-    top = x.argmax(-1, keepdim=True)
-    return (x.sum(-1, keepdim=True) - x).scatter(-1, top, x.scatter(-1, top, 0.).sum(-1, keepdim=True)).clamp(min=0)
+    top = x.argmax(-1, keepdim=True); of_top = x.scatter(-1, top, 0.).sum(-1, keepdim=True)
+    return (x.sum(-1, keepdim=True) - x).scatter_(-1, top, of_top).clamp_(min=0)
 
-def _first_of_two(p, q, others):
-    "First acceptance a(x), [..., V]; Z by bisection, then a ≤ w, so that a rounded Z costs acceptance and nothing else."
-    tiny = torch.finfo(q.dtype).tiny
-    w = torch.where(q > 0, p/q.clamp(min=tiny), 0.)
-    a = lambda Z: ((w - Z[..., None])*others + q).clamp(0, 1)
-    lo, hi = torch.zeros_like(p[..., 0]), (q/others).sum(-1)
-    for _ in range(60 if q.dtype == torch.float64 else 32):
-        Z = (lo + hi)/2
-        more = (q*(1 - a(Z))/others).sum(-1) > Z
-        lo, hi = torch.where(more, Z, lo), torch.where(more, hi, Z)
-    return torch.minimum(a(hi), w)
+def _bars(p, q):
+    "w = p/q, 0 where q is 0, [..., V]."
+    w = q.clamp(min=torch.finfo(q.dtype).tiny)
+    return torch.div(p, w, out=w).mul_(q > 0)
+
+def _first_of_two(p, q, others, more=1.): # more: of every token's target probability, to settle a level that is open
+    "First acceptance a(x), [..., V]; the lowest Z by Newton's method in a bracket, then a ≤ w, so that a rounded Z costs acceptance and nothing else."
+    rejected = _bars(p, q).mul_(others).mul_(more).add_(q).neg_().add_(1)                   # 1 − a at Z = 0, not cut yet
+    lo = Z = torch.zeros_like(p[..., 0]); hi = (q/others).sum(-1); done, eps = hi < 0, torch.finfo(q.dtype).eps
+    for _ in range(24):
+        r = torch.addcmul(rejected, others, Z[..., None]).clamp_(0, 1)
+        over = (r/others).mul_(q).sum(-1) - Z - 4*eps; slope = 1 - r.frac_().ceil_().mul_(q).sum(-1); del r
+        lo, hi = torch.where(over > 0, Z, lo), torch.where(over > 0, hi, Z)
+        newton = Z + over/slope.clamp(min=eps)
+        done = done | ((newton - Z).abs() <= 4*eps*Z) | (hi - lo <= 4*eps*hi)
+        if Z.device.type == "cpu" and bool(done.all()): break
+        Z = torch.where(done, Z, torch.where((newton >= lo) & (newton <= hi), newton, (lo + hi)/2))
+    return rejected.addcmul_(others, Z[..., None]).clamp_(0, 1).neg_().add_(1).clamp_(max=_bars(p, q).mul_(more))
 
 def _judge_shaped(p, q, candidates):
     if candidates.shape[-1] != 2: raise ValueError(f"k: shaped draws without replacement are known in closed form for k = 2 only, got k = {candidates.shape[-1]}; use shaped=False")
     tiny, lone, others = torch.finfo(q.dtype).tiny, candidates[..., 1:] < 0, _others(q).clamp(min=torch.finfo(q.dtype).tiny)
-    ratio = torch.where(q > 0, p/q.clamp(min=tiny), 0.).clamp(max=1)
+    ratio = _bars(p, q).clamp_(max=1)
     a = torch.where(lone, ratio, _first_of_two(p, q, others))                        # one possible token: nobody to hold back for
     z = q*(1 - a)/others
     exposed = torch.where(lone, 0., q*_others(z))

@@ -198,13 +198,11 @@ def strata_of(q, k, big):
     return replace(s, ids=torch.where(s.ids < KEPT, s.ids, KEPT + torch.arange(n)))          # a crumb has no home: any lump may stand for it
 
 
-def leaning(big, lean=None, steps=12):
+def leaning(big, lean=None, steps=8):
     """The default (or another lean) on lumped laws."""
     def children(p, q, b, k, worth):
         (n, V), B = p.shape, len(b); P, Q = runs.within(p, q, b)
-        serve = _Serve(P, Q, strata_of(Q, k, big), overlap(P, Q)**2 if lean is None else torch.full_like(P[..., 0], lean)); R = torch.ones_like(serve.scale)
-        for _ in range(steps): R = torch.minimum(R, serve.reach(R))
-        plan = StratifiedPlan(serve, R); cut = lambda x: x[..., :V].reshape(n, B, V)
+        plan = StratifiedPlan(_Serve(P, Q, strata_of(Q, k, big), overlap(P, Q)**2 if lean is None else torch.full_like(P[..., 0], lean)), steps); cut = lambda x: x[..., :V].reshape(n, B, V)
         return sum(plan.reach[:, i].view(n, B)*(cut(plan.drawn[:, i])*worth(cut(plan.accept[:, i]))).sum(-1) for i in range(k))
     return children
 

@@ -305,9 +305,7 @@ class LikeliestFirst(Stratified):
     def _plan(self, p, q, k, count=None):
         s = strata(q, k, count, self.big)
         s = Strata(s.ids, s.mass, torch.where(s.home >= 0, k - 1 - s.home, -1), s.tail, s.share.flip(-1), s.total.flip(-1))
-        serve = _Serve(p, q, s, overlap(p, q)**2); R = torch.ones_like(serve.scale)
-        for _ in range(self.steps): R = torch.minimum(R, serve.reach(R))
-        return StratifiedPlan(serve, R)
+        return StratifiedPlan(_Serve(p, q, s, overlap(p, q)**2), self.steps)
 
 
 JOBS = {n + " + budgets"*b: ((by_draws if n == "without_replacement" else by_table)(get_rule(n)), b) for n in RULES for b in (False, True)}

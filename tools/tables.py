@@ -28,7 +28,7 @@ PROMPT, TEXT, BLOCK, RANKS, EVERY = 128, 32, 16, 4, 4          # ids of a prompt
 FEW = .3                                                       # of the prompts for trees other than d5b3
 RULES = ("specinfer", "without_replacement", "kseq", "resispec", "anchored", "stratified", "resispec_v1")
 TREES = ("d5b3", "d7b2", "d4b5", "d3b11", "d4b4", "d4b1", "d4b2", "d4b8")
-DECODED = {"d2b4": (("specinfer", False), ("kseq", False), ("resispec", False), ("anchored", False), ("stratified", False)), "d5b3": (("specinfer", False), ("resispec", False), ("without_replacement", True), ("stratified", True), ("resispec_v1", False))}
+DECODED = {"d2b4": (("specinfer", False), ("kseq", False), ("resispec", False), ("anchored", False), ("stratified", False)), "d5b3": (("specinfer", False), ("without_replacement", True), ("stratified", True), ("resispec_v1", False))}
 
 
 def short(text):
@@ -61,7 +61,7 @@ class Runs:
     "All runs of one pair with one set of options."
     def __init__(self, o):
         self.o, self.folder, self.results = o, cache_folder()/"tables", Path(o.folder)
-        self.pair = pair_of(o.pair, getattr(torch, o.dtype), o.device_map); self.name = self.pair.name.replace("/", "-").replace(" ", "")
+        self.pair = pair_of(o.pair, getattr(torch, o.dtype), o.device_map); self.name = o.name or self.pair.name.replace("/", "-").replace(" ", "")
 
     def texts_file(self): return self.folder/f"{self.name}.texts.jsonl"
 
@@ -161,7 +161,7 @@ def _round(x): return float(f"{float(x):.6g}")
 def main(argv=None):
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("what", choices=("sample", "laws", "trees", "decode", "merge", "again"), nargs="+")
-    a.add_argument("--pair", nargs="+", default=["smollm2-135m"]); a.add_argument("--dtype", default="float32"); a.add_argument("--device-map", help="auto spreads both models over all devices")
+    a.add_argument("--pair", nargs="+", default=["smollm2-135m"]); a.add_argument("--dtype", default="float32"); a.add_argument("--name", help="of the pair, in the names of files"); a.add_argument("--device-map", help="auto spreads both models over all devices")
     a.add_argument("--kinds", nargs="+", default=KINDS, choices=[*CORPORA, "web", "chat"]); a.add_argument("--temperatures", nargs="+", type=float, default=TEMPERATURES)
     a.add_argument("--prompts", type=int, default=200); a.add_argument("--trees", nargs="+", default=TREES); a.add_argument("--folder", default=RESULTS)
     o = a.parse_args(argv)

@@ -28,7 +28,7 @@ def with_failure(
     "The law of a node with budget b: the tokens share b, the last entry is the probability of failing. Source: ours."
     return torch.cat([b[..., None]*p, (1 - b)[..., None]], -1)
 
-# %% ../nbs/07b_budgets.ipynb #de652305
+# %% ../nbs/07b_budgets.ipynb #6824d3a0
 def _ratio(a, b): return torch.where(b > 0, a/b.clamp(min=torch.finfo(b.dtype).tiny), 0.)
 
 def judge_within(
@@ -40,11 +40,11 @@ def judge_within(
     count:Tensor|None=None, # candidates asked for, [...]; k if None
 ) -> tuple[Tensor, Tensor]: # budgets of the candidates, [..., k], and β, [...]
     "Run a one-node rule on the budgeted law. Source: ours."
-    laws = lambda: (with_failure(p, b), with_failure(q, torch.ones_like(b)))         # kept by nobody but the rule
+    one = torch.ones_like(b)                                                         # the two laws get no name here: the rule may let go of them
     if type(rule)._plan is Rule._plan:                                               # the rule looks at the rejected tokens
-        j = rule._judge(*laws(), candidates, count)
+        j = rule._judge(with_failure(p, b), with_failure(q, one), candidates, count)
         return j.accept, j.residual[..., :-1].sum(-1)
-    plan = rule._plan(*laws(), candidates.shape[-1], count)
+    plan = rule._plan(with_failure(p, b), with_failure(q, one), candidates.shape[-1], count)
     return plan.accept_at(candidates), _ratio(b - plan.acceptance, plan.reach[..., -1]).clamp(0, 1)
 
 def recovered_within(rule:Rule, p:Tensor, q:Tensor, b:Tensor, candidates:Tensor, count:Tensor|None=None) -> Tensor: # law of the recovered token, [..., V]

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['Certain', 'grow_best']
 
-# %% ../nbs/10e_dynamic.ipynb #28d56167
+# %% ../nbs/10e_dynamic.ipynb #ec16c2cf
 import torch
-from torch import Tensor
 from .drafts import Proposal
 from .laws import likeliest, one_hot
 from .rules import Naive

@@ -6,7 +6,7 @@
 __all__ = ['ASSETS', 'Cached', 'pad_left', 'check_model', 'try_tree', 'cache_folder', 'load_target', 'join_draft', 'Pair',
            'load_pair']
 
-# %% ../nbs/09_models.ipynb #1af34e21
+# %% ../nbs/09_models.ipynb #604f1c5a
 import hashlib, importlib.util, inspect, json, os, shutil, tempfile, weakref
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torch import Tensor
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging as hf_logging
-from .trees import Tree, tree_mask
+from .trees import tree_mask
 
 # %% ../nbs/09_models.ipynb #f7e61445
 class Cached:

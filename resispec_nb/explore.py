@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'COSTS', 'Node', 'recorded_nodes', 'Look', 'look', 'lumped', 'published_bias', 'temperature_page',
-           'explore_temperature', 'mixed', 'walk_flow', 'budget_flow', 'tree_tables', 'tree_flow', 'step_cost',
-           'best_trees', 'tree_page', 'explore_tree']
+           'explore_temperature', 'mixed', 'walk_flow', 'mean_ranks', 'rated_flow', 'budget_flow', 'uneven_flow',
+           'tree_tables', 'tree_flow', 'step_cost', 'best_trees', 'tree_page', 'explore_tree']
 
-# %% ../nbs/14_explore.ipynb #8976e6bf
+# %% ../nbs/14_explore.ipynb #b6ca218b
 import base64, html, io, json, re
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from .rules import Rule, get_rule
 from .certify import outcome
 from .ceiling import _RECORDED, _recording, anchored_ceiling, ceiling, recorded_laws
 from .trees import Tree
-from .budgets import path_budgets, path_law
+from .budgets import best_tree, path_budgets, path_law, rated_length
 
 # %% ../nbs/14_explore.ipynb #5641901f
 @dataclass(repr=False)
@@ -209,32 +209,81 @@ def walk_flow(
     for i in range(Tree.complete(levels, k).size - 1): f.append(f[i//k]*rank[i % k].item())
     return torch.tensor(f, dtype=rank.dtype)
 
-# %% ../nbs/14_explore.ipynb #1f5f9e0a
+# %% ../nbs/14_explore.ipynb #6cd4b9e8
+def mean_ranks(
+    rule:Rule|str,
+    p:Tensor, # target laws, [positions, V]
+    q:Tensor, # draft laws, [positions, V]
+    k:int, # number of candidates
+    draws:int=64, # of candidates at each position, where the rule has no table
+    seed:int=0,
+) -> tuple[Tensor, float]: # mean acceptance of each candidate [k], and standard error of their sum
+    "How often each candidate is the accepted one. Source: ours."
+    rule, g, out = get_rule(rule), torch.Generator().manual_seed(seed), []
+    try: return rule.plan(p, q, k).by_rank.double().mean(0), 0.
+    except ValueError: pass
+    for _ in range(draws):
+        a = rule._judge(p, q, rule.candidates(q, k, uniforms((len(q), k), g))).accept.double()
+        out.append(a*torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a[:, :-1]], -1), -1))
+    out = torch.stack(out)                                                           # [draws, positions, k]
+    return out.mean((0, 1)), (out.sum(-1).std(0)/draws**.5).square().mean().div(len(q)).sqrt().item()
+
+# %% ../nbs/14_explore.ipynb #3d44e0f8
+def rated_flow(
+    tree:Tree, # any shape
+    rates:list, # for m = 1, 2, … siblings: mean acceptance of each
+) -> Tensor: # probability that each node is on the accepted path, [N]; the sum is tokens a step
+    "Flow of acceptance through any tree, judged node by node, at independent nodes. Source: ours."
+    f = [1.]
+    for u, r in list(zip(tree.parents, tree.ranks.tolist()))[1:]: f.append(f[u]*float(rates[len(tree.child_lists[u]) - 1][r]))
+    return torch.tensor(f, dtype=torch.float64)
+
+# %% ../nbs/14_explore.ipynb #4dd18665
+def _alike(tree):
+    "Inner nodes with equally many children: their places among the inner nodes [n], nodes [n], children [n, m]."
+    for m in sorted({len(tree.child_lists[u]) for u in tree.inner}):
+        at = [j for j, u in enumerate(tree.inner) if len(tree.child_lists[u]) == m]
+        yield at, [tree.inner[j] for j in at], torch.tensor([tree.child_lists[tree.inner[j]] for j in at])
+
 def _draw_trees(rule, p, q, tree, n, generator):
     "Laws of all nodes [n, N, V], of the inner ones [n, I, V], and tokens [n, N]."
-    rows = torch.randint(len(p), (n, tree.size), generator=generator); inner = list(tree.inner)
-    Q = q[rows[:, inner]]
-    drawn = rule.candidates(Q.flatten(0, 1), tree.branch, uniforms((n*len(inner), tree.branch), generator)).view(n, len(inner), -1)
-    return p[rows], Q, torch.cat([torch.full((n, 1), -1), drawn.flatten(1)], 1)          # complete trees: children in order
+    rows = torch.randint(len(p), (n, tree.size), generator=generator)
+    Q, tokens = q[rows[:, list(tree.inner)]], torch.full((n, tree.size), -1)
+    for at, _, kids in _alike(tree):
+        tokens[:, kids] = rule.candidates(Q[:, at].flatten(0, 1), kids.shape[1], uniforms((n*len(at), kids.shape[1]), generator)).view(n, *kids.shape)
+    return p[rows], Q, tokens
 
 def _walked(rule, p, q, tree, tokens):
     "Probability that each node is on the path of the walk, given the trees' tokens, [n, N]."
-    cand = tokens[:, 1:].view(*q.shape[:2], -1)
-    a = rule._judge(p[:, list(tree.inner)].flatten(0, 1), q.flatten(0, 1), cand.flatten(0, 1)).accept.view_as(cand)
-    taken = (a*torch.cumprod(torch.cat([torch.ones_like(a[..., :1]), 1 - a[..., :-1]], -1), -1)).flatten(1)
-    out = [torch.ones(len(a), dtype=a.dtype)]
-    for i, u in enumerate(tree.parents[1:]): out.append(out[u]*taken[:, i])
+    taken = torch.ones(tokens.shape, dtype=p.dtype)
+    for at, nodes, kids in _alike(tree):
+        a = rule._judge(p[:, nodes].flatten(0, 1), q[:, at].flatten(0, 1), tokens[:, kids].flatten(0, 1)).accept.view(len(p), *kids.shape)
+        taken[:, kids] = a*torch.cumprod(torch.cat([torch.ones_like(a[..., :1]), 1 - a[..., :-1]], -1), -1)
+    out = [taken[:, 0]]
+    for i, u in enumerate(tree.parents[1:], 1): out.append(out[u]*taken[:, i])
     return torch.stack(out, 1)
 
-# %% ../nbs/14_explore.ipynb #d06f6dca
+# %% ../nbs/14_explore.ipynb #ec3a930c
 def _under(tree, ends):
     "Probability that the path goes through each node, from where it ends, [n, N]."
     f = list(ends.unbind(1))
     for i in range(tree.size - 1, 0, -1): f[tree.parents[i]] = f[tree.parents[i]] + f[i]
     return torch.stack(f, 1)
 
+def _gain(rule, p, q, tree, cuts, trees, seed, batch):
+    "For each cut of a tree: flow with path budgets less flow of the walk on the same drawn trees, [trees, N]."
+    generator, out = torch.Generator().manual_seed(seed), [[] for _ in cuts]
+    for n in [batch]*(trees//batch):
+        P, Q, tokens = _draw_trees(rule, p, q, tree, n, generator)
+        walked, b = _walked(rule, P, Q, tree, tokens), path_budgets(tree, P, Q, tokens, rule)
+        for cut, x in zip(cuts, out):
+            leaf = torch.tensor([not c for c in cut.child_lists])
+            coin = torch.where(leaf, b.budget[:, :cut.size], b.coin[:, :cut.size])
+            x.append((_under(cut, path_law(cut, coin)) - walked[:, :cut.size]).double())
+    return [torch.cat(x) for x in out]
+
 def budget_flow(
-    rule:Rule|str, # with a table
+    rule:Rule|str,
     p:Tensor, # target laws, [positions, V]
     q:Tensor, # draft laws, [positions, V]
     branch:int, # children of every inner node
@@ -244,18 +293,24 @@ def budget_flow(
     batch:int=20, # trees at once
 ) -> tuple[list, list]: # for 2, 3, … levels: flow through each node [N], and standard error of its sum
     "Flow of acceptance with path budgets, by simulation against the walk on the same trees. Source: ours."
-    rule, tree, generator = get_rule(rule), Tree.complete(levels, branch), torch.Generator().manual_seed(seed)
-    rank = rule.plan(p, q, branch).by_rank.double().mean(0)
-    cuts, extra = [Tree.complete(n, branch) for n in range(2, levels + 1)], [[] for _ in range(2, levels + 1)]
-    for n in [batch]*(trees//batch):
-        P, Q, tokens = _draw_trees(rule, p, q, tree, n, generator)
-        walked, b = _walked(rule, P, Q, tree, tokens), path_budgets(tree, P, Q, tokens, rule)
-        for cut, out in zip(cuts, extra):
-            leaf = torch.tensor([not c for c in cut.child_lists])
-            coin = torch.where(leaf, b.budget[:, :cut.size], b.coin[:, :cut.size])
-            out.append((_under(cut, path_law(cut, coin)) - walked[:, :cut.size]).double())
-    extra = [torch.cat(x) for x in extra]
-    return [walk_flow(rank, cut.levels) + x.mean(0) for cut, x in zip(cuts, extra)], [(x.sum(1).std()/len(x)**.5).item() for x in extra]
+    rank = mean_ranks(rule, p, q, branch)[0]
+    cuts = [Tree.complete(n, branch) for n in range(2, levels + 1)]
+    gains = _gain(get_rule(rule), p, q, cuts[-1], cuts, trees, seed, batch)
+    return [walk_flow(rank, cut.levels) + x.mean(0) for cut, x in zip(cuts, gains)], [(x.sum(1).std()/len(x)**.5).item() for x in gains]
+
+def uneven_flow(
+    rule:Rule|str,
+    p:Tensor, # target laws, [positions, V]
+    q:Tensor, # draft laws, [positions, V]
+    tree:Tree, # any shape
+    rates:list, # as for `rated_flow`
+    trees:int=200, # drawn
+    seed:int=0,
+    batch:int=20, # trees at once
+) -> tuple[Tensor, float]: # flow through each node [N], and standard error of its sum
+    "As `budget_flow`, for one tree of any shape. Source: ours."
+    x = _gain(get_rule(rule), p, q, tree, [tree], trees, seed, batch)[0]
+    return rated_flow(tree, rates) + x.mean(0), (x.sum(1).std()/len(x)**.5).item()
 
 # %% ../nbs/14_explore.ipynb #456d69e5
 def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "about": how they were made

@@ -263,22 +263,28 @@ def test_temperature_explorer_says_what_python_says(browser, address, explorers)
 
 
 # the number of candidates comes first: it says how many levels there can be
-TREE = [dict(branch=2, levels=3, rule="specinfer", budgets=False, temperature=1, quality=0, draft=.1, free=1, position=.024, most=64),
-        dict(branch=3, levels=5, rule="stratified", budgets=True, temperature=.6, quality=.3333, draft=.05, free=64, position=.001, most=128),
-        dict(branch=2, levels=7, rule="resispec", budgets=True, temperature=1, quality=.6667, draft=.3, free=16, position=.006, most=40)]
+TREE = [dict(shape="", branch=2, levels=3, rule="specinfer", budgets=False, temperature=1, quality=0, draft=.1, free=1, position=.024, most=64),
+        dict(shape="", branch=3, levels=5, rule="stratified", budgets=True, temperature=.6, quality=.3333, draft=.05, free=64, position=.001, most=128),
+        dict(shape="", branch=2, levels=7, rule="resispec", budgets=True, temperature=1, quality=.6667, draft=.3, free=16, position=.006, most=40),
+        dict(shape="32", branch=2, levels=3, rule="without_replacement", budgets=False, temperature=.6, quality=0, draft=.05, free=64, position=.001, most=64),
+        dict(shape="64", branch=2, levels=3, rule="stratified", budgets=True, temperature=1, quality=.3333, draft=.02, free=128, position=.001, most=128)]
 
 
 def test_tree_explorer_says_what_python_says(browser, address, explorers):
-    from resispec_nb.explore import best_trees, step_cost, tree_flow, tree_tables
-    rows = tree_tables()["rows"]
+    from resispec_nb.explore import best_trees, step_cost, tree_flow, tree_tables, uneven_tree, uneven_tree_flow
+    tables, fastest = tree_tables(), set()
     with Visit(browser, address, explorers, dark=True, width=1000) as v:
         v.page.wait_for_selector("#rsx-tree[data-ready]")
         for knobs in TREE:
             turn(v.page, "rsx-tree", **knobs); got = numbers(v.page, "rsx-tree")
-            mine = [r for r in rows if all(r[n] == knobs[n] for n in ("temperature", "quality", "rule"))]; row = next(r for r in mine if r["branch"] == knobs["branch"])
-            cost = {n: knobs[n] for n in ("draft", "free", "position")}; flow = tree_flow(row, knobs["levels"], knobs["budgets"]); s = step_cost(knobs["levels"], len(flow), **cost)
-            for name, x in dict(tokens=flow.sum().item(), size=len(flow), cost=s, speedup=flow.sum().item()/s, overlap=row["overlap"]).items(): assert abs(float(got[name]) - x) <= 1e-6, (knobs, name, got[name], x)
-            assert got["best"] == best_trees(mine, knobs["budgets"], knobs["most"], **cost)[0]["tree"]
+            mine, uneven = ([r for r in tables[key] if all(r[n] == knobs[n] for n in ("temperature", "quality", "rule"))] for key in ("rows", "uneven")); row = next(r for r in mine if r["branch"] == knobs["branch"])
+            cost, levels, flow = {n: knobs[n] for n in ("draft", "free", "position")}, knobs["levels"], tree_flow(row, knobs["levels"], knobs["budgets"])
+            if knobs["shape"]: shape = next(s for s in uneven if s["size"] == int(knobs["shape"])); levels, flow = uneven_tree(shape).levels, uneven_tree_flow(shape, mine, knobs["budgets"])
+            s = step_cost(levels, len(flow), **cost)
+            for name, x in dict(tokens=flow.sum().item(), size=len(flow), levels=levels, cost=s, speedup=flow.sum().item()/s, overlap=row["overlap"]).items(): assert abs(float(got[name]) - x) <= 1e-6, (knobs, name, got[name], x)
+            best = best_trees(mine, knobs["budgets"], knobs["most"], uneven, **cost)[0]; fastest.add(best["tree"][:4])
+            assert got["best"] == best["tree"] and v.page.is_disabled("#rsx-tree [name=levels]") == bool(knobs["shape"])
+        assert "best" in fastest and len(fastest) > 1
         assert not v.troubles, v.troubles
         v.shot("explorers-dark", "#rsx-tree")
 

@@ -6,11 +6,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBER = re.compile(r"(?<![\w.])[-−]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 RTOL, ATOL = 1e-3, 2e-6       # other processors round otherwise
 
-TIMES = re.compile(r"^\| seconds \|.*$", re.M)                     # the row of a table of statistics
-VARIES = {   # notebook -> first lines of cells that show tokens a second among other things
-    "12_bench": ["with tempfile.TemporaryDirectory() as d:"],
-    "15_demo": ["with tempfile.TemporaryDirectory() as d, contextlib.chdir(d): main("],
-}
+TIMES = [re.compile(r"^\| seconds \|.*$", re.M), re.compile(r"\s+\d+\.\d(?:\s+\d+\.\d %)?(?: \|)?$", re.M)]   # a row of statistics; the last columns of tables with tokens a second
 REAL = re.compile(r"""load_(?:pair|target)\(["']""")                  # from here on a real model may draw; another processor rounds otherwise, and one other token changes all that follow
 MADE_ON = "AMD EPYC"
 
@@ -51,6 +47,12 @@ def shown(outputs: list) -> tuple[str, list]:
     return "\n".join(t for t in texts if t), pictures
 
 
+def untimed(text: str) -> str:
+    """A text without the times in it."""
+    text = TIMES[0].sub("", text)
+    return TIMES[1].sub("", text) if re.search(r"tokens/s \|$|calls/100", text, re.M) else text
+
+
 def value(text: str) -> float: return float(text.replace(",", "").replace("−", "-"))
 
 
@@ -75,12 +77,12 @@ def distance(page: str, now: str) -> float:
 
 def stale(path: Path) -> list:
     """Differences between a notebook's page and what its code does now."""
-    out, loose, elsewhere, real = [], VARIES.get(path.stem, ()), not processor().startswith(MADE_ON), False
+    out, elsewhere, real = [], not processor().startswith(MADE_ON), False
     for source, page, now in rerun(path):
-        (a, x), (b, y) = shown(page), shown(now); a, b, real = TIMES.sub("", a), TIMES.sub("", b), real or bool(REAL.search(source))
+        (a, x), (b, y) = shown(page), shown(now); real = real or bool(REAL.search(source))
         head = next((l for l in source.splitlines() if l and not l.startswith("#|")), "")
-        what = unlike(a, b) or (f"page: {len(x)} pictures, now: {len(y)}" if len(x) != len(y) else "") or next((f"a picture differs by {d:.3f}" for p, q in zip(x, y) if (d := distance(p, q)) > .01), "")
-        if what and not any(head.startswith(l) for l in loose) and not (real and elsewhere): out.append(f"{head[:90]}  ->  {what}")
+        what = unlike(untimed(a), untimed(b)) or (f"page: {len(x)} pictures, now: {len(y)}" if len(x) != len(y) else "") or next((f"a picture differs by {d:.3f}" for p, q in zip(x, y) if (d := distance(p, q)) > .01), "")
+        if what and not (real and elsewhere): out.append(f"{head[:90]}  ->  {what}")
     return out
 
 

@@ -364,6 +364,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'resispec_nb.explore.tree_page': ('explore.html#tree_page', 'resispec_nb/explore.py'),
                                      'resispec_nb.explore.tree_tables': ('explore.html#tree_tables', 'resispec_nb/explore.py'),
                                      'resispec_nb.explore.uneven_flow': ('explore.html#uneven_flow', 'resispec_nb/explore.py'),
+                                     'resispec_nb.explore.uneven_tree': ('explore.html#uneven_tree', 'resispec_nb/explore.py'),
+                                     'resispec_nb.explore.uneven_tree_flow': ('explore.html#uneven_tree_flow', 'resispec_nb/explore.py'),
                                      'resispec_nb.explore.walk_flow': ('explore.html#walk_flow', 'resispec_nb/explore.py')},
             'resispec_nb.generate': { 'resispec_nb.generate.Decoder': ('generate.html#decoder', 'resispec_nb/generate.py'),
                                       'resispec_nb.generate.Decoder.__init__': ( 'generate.html#decoder.__init__',

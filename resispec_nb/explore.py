@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['CELLS', 'COSTS', 'Node', 'recorded_nodes', 'Look', 'look', 'lumped', 'published_bias', 'temperature_page',
            'explore_temperature', 'mixed', 'walk_flow', 'mean_ranks', 'rated_flow', 'budget_flow', 'uneven_flow',
-           'tree_tables', 'tree_flow', 'step_cost', 'best_trees', 'tree_page', 'explore_tree']
+           'tree_tables', 'tree_flow', 'uneven_tree', 'uneven_tree_flow', 'step_cost', 'best_trees', 'tree_page',
+           'explore_tree']
 
 # %% ../nbs/14_explore.ipynb #b6ca218b
 import base64, html, io, json, re
@@ -312,8 +313,8 @@ def uneven_flow(
     x = _gain(get_rule(rule), p, q, tree, [tree], trees, seed, batch)[0]
     return rated_flow(tree, rates) + x.mean(0), (x.sum(1).std()/len(x)**.5).item()
 
-# %% ../nbs/14_explore.ipynb #456d69e5
-def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "about": how they were made
+# %% ../nbs/14_explore.ipynb #9210e8a8
+def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "uneven": one per temperature, quality, rule and size; "about": how they were made
     "The shipped tables of the tree explorer."
     return json.loads((_ASSETS/"explore_trees.json").read_text())
 
@@ -325,7 +326,22 @@ def tree_flow(
     "Flow of acceptance from the tables."
     return torch.tensor([1., *row["flow"][levels - 2]], dtype=torch.float64) if budgets else walk_flow(torch.tensor(row["rank"], dtype=torch.float64), levels)
 
-# %% ../nbs/14_explore.ipynb #d845b967
+def uneven_tree(
+    shape:dict, # of `tree_tables`, under "uneven"
+) -> Tree:
+    "A best tree from the tables."
+    return Tree([-1, *shape["parents"]], f"best{shape['size']}")
+
+def uneven_tree_flow(
+    shape:dict, # of `tree_tables`, under "uneven"
+    rows:list, # of the same temperature, draft and rule: one for each branch
+    budgets:bool, # judge whole paths
+) -> Tensor: # [N]; the sum is tokens a step
+    "Flow of acceptance through a best tree, from the tables."
+    if budgets: return torch.tensor([1., *shape["flow"]], dtype=torch.float64)
+    return rated_flow(uneven_tree(shape), [r["rank"] for r in sorted(rows, key=lambda r: r["branch"])])
+
+# %% ../nbs/14_explore.ipynb #b41bdf57
 COSTS = { # assumed
     "large accelerator": dict(draft=.05, free=64, position=.001),
     "small accelerator": dict(draft=.1, free=16, position=.006),
@@ -346,18 +362,17 @@ def best_trees(
     rows:list, # of `tree_tables`, one per branch
     budgets:bool, # judge whole paths
     most:int, # positions at most
+    uneven:list=(), # of `tree_tables`, the same temperature, draft and rule
     **cost, # as for `step_cost`
 ) -> list[dict]: # fastest first
-    "Complete trees by speed-up over plain sampling. Source: ours."
-    out = []
-    for row in rows:
-        for levels in range(2, row["levels"] + 1):
-            tree = Tree.complete(levels, row["branch"]); s = step_cost(levels, tree.size, **cost); t = tree_flow(row, levels, budgets).sum().item()
-            if tree.size <= most: out.append(dict(tree=tree.name, size=tree.size, tokens=t, cost=s, speedup=t/s))
-    return sorted(out, key=lambda r: -r["speedup"])
+    "Trees by speed-up over plain sampling. Source: ours."
+    flows = [(Tree.complete(n, r["branch"]), tree_flow(r, n, budgets)) for r in rows for n in range(2, r["levels"] + 1)]
+    flows += [(uneven_tree(s), uneven_tree_flow(s, rows, budgets)) for s in uneven]
+    out = [dict(tree=t.name, size=t.size, tokens=f.sum().item(), cost=step_cost(t.levels, t.size, **cost)) for t, f in flows if t.size <= most]
+    return sorted((dict(r, speedup=r["tokens"]/r["cost"]) for r in out), key=lambda r: -r["speedup"])
 
-# %% ../nbs/14_explore.ipynb #b70bb8d0
-_TREE_RULES = {n: house.STYLE[n]["label"] for n in ("specinfer", "kseq", "resispec", "anchored", "stratified")}
+# %% ../nbs/14_explore.ipynb #168fdc78
+_TREE_RULES = {n: house.STYLE[n]["label"] for n in ("specinfer", "without_replacement", "kseq", "resispec", "anchored", "stratified")}
 _DRAFTS = {0: "recorded draft", 1: "one third of the way to the target", 2: "two thirds of the way to the target"}
 
 def _choices(rows):
@@ -367,8 +382,10 @@ def _choices(rows):
 
 def tree_page() -> str: # HTML
     "The tree explorer for a page without a kernel."
-    tables = tree_tables(); rows = tables["rows"]; temperatures, drafts = _choices(rows)
+    tables = tree_tables(); rows, uneven = tables["rows"], tables["uneven"]; temperatures, drafts = _choices(rows)
+    shapes = {"": "complete: levels and candidates", **{n: f"best tree of {n} nodes, uneven" for n in sorted({s["size"] for s in uneven})}}
     controls = f'''<fieldset><legend>Tree explorer</legend>
+{_select("shape", "Shape of the tree", shapes, "")}
 {_range("levels", "Levels, counting the root", 2, 7, 1, 4)}
 {_range("branch", "Candidates at each node", 1, max(r["branch"] for r in rows), 1, 3)}
 {_select("rule", "Rule", _TREE_RULES, "resispec")}
@@ -382,16 +399,16 @@ def tree_page() -> str: # HTML
 {_range("position", "each further position", 0, .05, .001, COSTS["two CPU cores"]["position"])}
 <label><span>Most positions in a tree</span><input type="number" name="most" min="2" max="128" value="64"></label></fieldset>
 <div class="rsx-picture"></div>
-<p>Edges are as wide as the probability that the accepted path takes them; the numbers say it. Their sum is tokens a step.</p>
+<p>Edges are as wide as the probability that the accepted path takes them; the numbers say it. Their sum is tokens a step. Siblings are tested from the top down.</p>
 <table class="rsx-numbers" aria-live="polite"><caption>This tree</caption><tbody></tbody></table>
-<table class="rsx-best"><caption>Fastest complete trees within the budget of positions</caption><thead><tr><th>tree</th><th>positions</th><th>tokens</th><th>cost</th><th>speed-up</th></tr></thead><tbody></tbody></table>
-<table class="rsx-rules"><caption>Tokens a step of this tree under every rule</caption><thead><tr><th>rule</th><th>node by node</th><th>path budgets</th></tr></thead><tbody></tbody></table>
-<p>All rules here are exact. Node by node the numbers are exact for the model; with path budgets they are simulated ({tables["about"]["trees"]} trees), ± one standard error, and the largest of these is {max(e for r in rows for e in r["se"]):.3f}. Nothing is interpolated.</p>'''
-    return _page("tree", controls, dict(rows=rows, costs=COSTS, rules=_TREE_RULES, branches=max(r["branch"] for r in rows)))
+<table class="rsx-best"><caption>Fastest trees within the budget of positions</caption><thead><tr><th>tree</th><th>positions</th><th>tokens</th><th>cost</th><th>speed-up</th></tr></thead><tbody></tbody></table>
+<table class="rsx-rules"><caption></caption><thead><tr><th>rule</th><th>node by node</th><th>path budgets</th></tr></thead><tbody></tbody></table>
+<p>All rules here are exact. Node by node the numbers are exact for the model, but for draws without replacement, whose acceptance is averaged over draws (the sum at a node ± {max(r.get("rank_se", 0) for r in rows):.3f}); with path budgets they are simulated ({tables["about"]["trees"]} trees), ± one standard error, and the largest of these is {max(e for r in (*rows, *uneven) for e in ([r["se"]] if "size" in r else r["se"])):.3f}. Nothing is interpolated. A best tree is the best node by node, for its own rule; without replacement with path budgets is Traversal.</p>'''
+    return _page("tree", controls, dict(rows=rows, uneven=uneven, costs=COSTS, rules=_TREE_RULES, branches=max(r["branch"] for r in rows)))
 
-# %% ../nbs/14_explore.ipynb #7b0c9fad
+# %% ../nbs/14_explore.ipynb #21d94c78
 def _draw_flow(tree, f):
-    "A complete tree with the flow of acceptance."
+    "A tree with the flow of acceptance."
     fig, ax = plt.subplots(figsize=(6.4, 3.4)); leaf = iter(range(tree.size)); y = [0.]*tree.size
     def place(i): kids = tree.child_lists[i]; y[i] = sum(map(place, kids))/len(kids) if kids else -float(next(leaf)); return y[i]
     place(0)
@@ -403,16 +420,18 @@ def _draw_flow(tree, f):
 def explore_tree():
     "The tree explorer for a live notebook: shape, rule, budgets, draft and cost."
     tables = tree_tables(); temperatures, drafts = _choices(tables["rows"]); flip = lambda d: [(t, v) for v, t in d.items()]
-    k = dict(levels=widgets.IntSlider(4, min=2, max=7), branch=widgets.IntSlider(3, min=1, max=4), rule=widgets.Dropdown(options=flip(_TREE_RULES), value="resispec"), budgets=widgets.Checkbox(True),
+    shapes = [("complete", 0), *((f"best of {n}", n) for n in sorted({s["size"] for s in tables["uneven"]}))]
+    k = dict(shape=widgets.Dropdown(options=shapes), levels=widgets.IntSlider(4, min=2, max=7), branch=widgets.IntSlider(3, min=1, max=4), rule=widgets.Dropdown(options=flip(_TREE_RULES), value="resispec"), budgets=widgets.Checkbox(True),
              temperature=widgets.Dropdown(options=flip(temperatures)), quality=widgets.Dropdown(options=flip(drafts)), draft=widgets.FloatSlider(.1, min=0, max=.5, step=.01),
              free=widgets.IntSlider(1, min=1, max=128), position=widgets.FloatSlider(.024, min=0, max=.05, step=.001, readout_format=".3f"), most=widgets.IntText(64))
     for name, w in k.items(): w.description = name; w.continuous_update = False
     numbers, picture = widgets.HTML(), widgets.Image(format="png")
     def draw(_=None):
-        rows = [r for r in tables["rows"] if all(r[n] == k[n].value for n in ("temperature", "quality", "rule"))]
+        rows, uneven = ([r for r in tables[key] if all(r[n] == k[n].value for n in ("temperature", "quality", "rule"))] for key in ("rows", "uneven"))
         row = rows[[r["branch"] for r in rows].index(k["branch"].value)]; cost = {n: k[n].value for n in ("draft", "free", "position")}
-        tree = Tree.complete(min(k["levels"].value, row["levels"]), row["branch"]); f = tree_flow(row, tree.levels, k["budgets"].value); s = step_cost(tree.levels, tree.size, **cost)
-        best = best_trees(rows, k["budgets"].value, k["most"].value, **cost)[:1]
+        tree = Tree.complete(min(k["levels"].value, row["levels"]), row["branch"]); f = tree_flow(row, tree.levels, k["budgets"].value)
+        if k["shape"].value: shape = next(s for s in uneven if s["size"] == k["shape"].value); tree, f = uneven_tree(shape), uneven_tree_flow(shape, rows, k["budgets"].value)
+        s = step_cost(tree.levels, tree.size, **cost); best = best_trees(rows, k["budgets"].value, k["most"].value, uneven, **cost)[:1]
         numbers.value = _table([("tokens a step", f"{f.sum():.6f}"), ("positions", tree.size), ("cost of a step", f"{s:.6f}"), ("speed-up", f"{f.sum()/s:.6f}"), *(("fastest tree", f"{b['tree']}: {b['speedup']:.6f}") for b in best)])
         picture.value = _draw_flow(tree, f.tolist())
     for w in k.values(): w.observe(draw, "value")

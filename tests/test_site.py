@@ -51,7 +51,7 @@ def test_colours_of_the_explorers_can_be_told_from_the_page():
     for text in (light, dark):
         colours = dict(re.findall(r"--rsx-(\w+):(#\w{6})", text)); back = colours.pop("back")
         assert len(colours) == 9
-        for name, c in colours.items(): assert contrast(c, back) >= (3 if name in ("line",) else 4), (name, c, back)
+        for name, c in colours.items(): assert contrast(c, back) >= 4.5, (name, c, back)
 
 
 def test_text_in_figures_can_be_read():

@@ -267,7 +267,7 @@ TREE = [dict(shape="", branch=2, levels=3, rule="specinfer", budgets=False, temp
         dict(shape="", branch=3, levels=5, rule="stratified", budgets=True, temperature=.6, quality=.3333, draft=.05, free=64, position=.001, most=128),
         dict(shape="", branch=2, levels=7, rule="resispec", budgets=True, temperature=1, quality=.6667, draft=.3, free=16, position=.006, most=40),
         dict(shape="32", branch=2, levels=3, rule="without_replacement", budgets=False, temperature=.6, quality=0, draft=.05, free=64, position=.001, most=64),
-        dict(shape="64", branch=2, levels=3, rule="stratified", budgets=True, temperature=1, quality=.3333, draft=.02, free=128, position=.001, most=128)]
+        dict(shape="64", branch=2, levels=3, rule="stratified", budgets=True, temperature=1, quality=.3333, draft=0, free=64, position=.001, most=70)]
 
 
 def test_tree_explorer_says_what_python_says(browser, address, explorers):

@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-.PHONY: env demo test test-matrix test-site site preview lab clean export refresh readme two-rules bench tables
+.PHONY: env demo test test-matrix test-site site pages preview lab clean export refresh readme two-rules bench tables
 
 env: $(STAMP)
 
@@ -19,8 +20,9 @@ $(STAMP): settings.ini constraints.txt setup.py
 demo: env ## SmolLM2-135M writes with plain sampling, SpecInfer and ResiSpec
 	@OMP_NUM_THREADS=$(THREADS) $(BIN)/python -u -W ignore -m resispec_nb.demo $(ARGS)
 
-test: env ## everything: notebooks, exported code, tests; the last line counts them
-	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n $(THREADS) --dist worksteal tests
+test: env $(if $(CHROMIUM),site) ## everything: notebooks, exported code, tests, and the pages where there is a browser; the last line counts them
+	@$(if $(CHROMIUM),,echo "No chromium found: the pages are not tested in a browser (Debian: apt-get install chromium)")
+	RESISPEC_SITE=$(if $(CHROMIUM),1) OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n $(THREADS) --dist worksteal tests
 
 export: env ## notebooks -> resispec_nb
 	PATH="$(CURDIR)/$(BIN):$$PATH" nbdev_export
@@ -50,6 +52,9 @@ test-site: site ## the pages in a browser (Debian's chromium): links, figures, m
 
 preview: site ## build the book and serve it at http://localhost:3000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _docs 3000
+
+pages: env ## notebooks against their pages: which outputs are not those of today's code? make pages NB="02_windows"
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tools/pages.py $(NB)
 
 lab: env ## edit the notebooks
 	$(BIN)/jupyter lab nbs

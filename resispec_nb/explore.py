@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'COSTS', 'Node', 'recorded_nodes', 'Look', 'look', 'lumped', 'published_bias', 'temperature_page',
-           'explore_temperature', 'mixed', 'walk_flow', 'budget_flow', 'tree_tables', 'tree_flow', 'step_cost',
-           'best_trees', 'tree_page', 'explore_tree']
+           'explore_temperature', 'mixed', 'walk_flow', 'mean_ranks', 'rated_flow', 'budget_flow', 'uneven_flow',
+           'tree_tables', 'tree_flow', 'uneven_tree', 'uneven_tree_flow', 'step_cost', 'best_trees', 'tree_page',
+           'explore_tree']
 
-# %% ../nbs/14_explore.ipynb #8976e6bf
+# %% ../nbs/14_explore.ipynb #b6ca218b
 import base64, html, io, json, re
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from .rules import Rule, get_rule
 from .certify import outcome
 from .ceiling import _RECORDED, _recording, anchored_ceiling, ceiling, recorded_laws
 from .trees import Tree
-from .budgets import path_budgets, path_law
+from .budgets import best_tree, path_budgets, path_law, rated_length
 
 # %% ../nbs/14_explore.ipynb #5641901f
 @dataclass(repr=False)
@@ -209,32 +210,81 @@ def walk_flow(
     for i in range(Tree.complete(levels, k).size - 1): f.append(f[i//k]*rank[i % k].item())
     return torch.tensor(f, dtype=rank.dtype)
 
-# %% ../nbs/14_explore.ipynb #1f5f9e0a
+# %% ../nbs/14_explore.ipynb #6cd4b9e8
+def mean_ranks(
+    rule:Rule|str,
+    p:Tensor, # target laws, [positions, V]
+    q:Tensor, # draft laws, [positions, V]
+    k:int, # number of candidates
+    draws:int=64, # of candidates at each position, where the rule has no table
+    seed:int=0,
+) -> tuple[Tensor, float]: # mean acceptance of each candidate [k], and standard error of their sum
+    "How often each candidate is the accepted one. Source: ours."
+    rule, g, out = get_rule(rule), torch.Generator().manual_seed(seed), []
+    try: return rule.plan(p, q, k).by_rank.double().mean(0), 0.
+    except ValueError: pass
+    for _ in range(draws):
+        a = rule._judge(p, q, rule.candidates(q, k, uniforms((len(q), k), g))).accept.double()
+        out.append(a*torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a[:, :-1]], -1), -1))
+    out = torch.stack(out)                                                           # [draws, positions, k]
+    return out.mean((0, 1)), (out.sum(-1).std(0)/draws**.5).square().mean().div(len(q)).sqrt().item()
+
+# %% ../nbs/14_explore.ipynb #3d44e0f8
+def rated_flow(
+    tree:Tree, # any shape
+    rates:list, # for m = 1, 2, … siblings: mean acceptance of each
+) -> Tensor: # probability that each node is on the accepted path, [N]; the sum is tokens a step
+    "Flow of acceptance through any tree, judged node by node, at independent nodes. Source: ours."
+    f = [1.]
+    for u, r in list(zip(tree.parents, tree.ranks.tolist()))[1:]: f.append(f[u]*float(rates[len(tree.child_lists[u]) - 1][r]))
+    return torch.tensor(f, dtype=torch.float64)
+
+# %% ../nbs/14_explore.ipynb #4dd18665
+def _alike(tree):
+    "Inner nodes with equally many children: their places among the inner nodes [n], nodes [n], children [n, m]."
+    for m in sorted({len(tree.child_lists[u]) for u in tree.inner}):
+        at = [j for j, u in enumerate(tree.inner) if len(tree.child_lists[u]) == m]
+        yield at, [tree.inner[j] for j in at], torch.tensor([tree.child_lists[tree.inner[j]] for j in at])
+
 def _draw_trees(rule, p, q, tree, n, generator):
     "Laws of all nodes [n, N, V], of the inner ones [n, I, V], and tokens [n, N]."
-    rows = torch.randint(len(p), (n, tree.size), generator=generator); inner = list(tree.inner)
-    Q = q[rows[:, inner]]
-    drawn = rule.candidates(Q.flatten(0, 1), tree.branch, uniforms((n*len(inner), tree.branch), generator)).view(n, len(inner), -1)
-    return p[rows], Q, torch.cat([torch.full((n, 1), -1), drawn.flatten(1)], 1)          # complete trees: children in order
+    rows = torch.randint(len(p), (n, tree.size), generator=generator)
+    Q, tokens = q[rows[:, list(tree.inner)]], torch.full((n, tree.size), -1)
+    for at, _, kids in _alike(tree):
+        tokens[:, kids] = rule.candidates(Q[:, at].flatten(0, 1), kids.shape[1], uniforms((n*len(at), kids.shape[1]), generator)).view(n, *kids.shape)
+    return p[rows], Q, tokens
 
 def _walked(rule, p, q, tree, tokens):
     "Probability that each node is on the path of the walk, given the trees' tokens, [n, N]."
-    cand = tokens[:, 1:].view(*q.shape[:2], -1)
-    a = rule._judge(p[:, list(tree.inner)].flatten(0, 1), q.flatten(0, 1), cand.flatten(0, 1)).accept.view_as(cand)
-    taken = (a*torch.cumprod(torch.cat([torch.ones_like(a[..., :1]), 1 - a[..., :-1]], -1), -1)).flatten(1)
-    out = [torch.ones(len(a), dtype=a.dtype)]
-    for i, u in enumerate(tree.parents[1:]): out.append(out[u]*taken[:, i])
+    taken = torch.ones(tokens.shape, dtype=p.dtype)
+    for at, nodes, kids in _alike(tree):
+        a = rule._judge(p[:, nodes].flatten(0, 1), q[:, at].flatten(0, 1), tokens[:, kids].flatten(0, 1)).accept.view(len(p), *kids.shape)
+        taken[:, kids] = a*torch.cumprod(torch.cat([torch.ones_like(a[..., :1]), 1 - a[..., :-1]], -1), -1)
+    out = [taken[:, 0]]
+    for i, u in enumerate(tree.parents[1:], 1): out.append(out[u]*taken[:, i])
     return torch.stack(out, 1)
 
-# %% ../nbs/14_explore.ipynb #d06f6dca
+# %% ../nbs/14_explore.ipynb #ec3a930c
 def _under(tree, ends):
     "Probability that the path goes through each node, from where it ends, [n, N]."
     f = list(ends.unbind(1))
     for i in range(tree.size - 1, 0, -1): f[tree.parents[i]] = f[tree.parents[i]] + f[i]
     return torch.stack(f, 1)
 
+def _gain(rule, p, q, tree, cuts, trees, seed, batch):
+    "For each cut of a tree: flow with path budgets less flow of the walk on the same drawn trees, [trees, N]."
+    generator, out = torch.Generator().manual_seed(seed), [[] for _ in cuts]
+    for n in [batch]*(trees//batch):
+        P, Q, tokens = _draw_trees(rule, p, q, tree, n, generator)
+        walked, b = _walked(rule, P, Q, tree, tokens), path_budgets(tree, P, Q, tokens, rule)
+        for cut, x in zip(cuts, out):
+            leaf = torch.tensor([not c for c in cut.child_lists])
+            coin = torch.where(leaf, b.budget[:, :cut.size], b.coin[:, :cut.size])
+            x.append((_under(cut, path_law(cut, coin)) - walked[:, :cut.size]).double())
+    return [torch.cat(x) for x in out]
+
 def budget_flow(
-    rule:Rule|str, # with a table
+    rule:Rule|str,
     p:Tensor, # target laws, [positions, V]
     q:Tensor, # draft laws, [positions, V]
     branch:int, # children of every inner node
@@ -244,21 +294,27 @@ def budget_flow(
     batch:int=20, # trees at once
 ) -> tuple[list, list]: # for 2, 3, … levels: flow through each node [N], and standard error of its sum
     "Flow of acceptance with path budgets, by simulation against the walk on the same trees. Source: ours."
-    rule, tree, generator = get_rule(rule), Tree.complete(levels, branch), torch.Generator().manual_seed(seed)
-    rank = rule.plan(p, q, branch).by_rank.double().mean(0)
-    cuts, extra = [Tree.complete(n, branch) for n in range(2, levels + 1)], [[] for _ in range(2, levels + 1)]
-    for n in [batch]*(trees//batch):
-        P, Q, tokens = _draw_trees(rule, p, q, tree, n, generator)
-        walked, b = _walked(rule, P, Q, tree, tokens), path_budgets(tree, P, Q, tokens, rule)
-        for cut, out in zip(cuts, extra):
-            leaf = torch.tensor([not c for c in cut.child_lists])
-            coin = torch.where(leaf, b.budget[:, :cut.size], b.coin[:, :cut.size])
-            out.append((_under(cut, path_law(cut, coin)) - walked[:, :cut.size]).double())
-    extra = [torch.cat(x) for x in extra]
-    return [walk_flow(rank, cut.levels) + x.mean(0) for cut, x in zip(cuts, extra)], [(x.sum(1).std()/len(x)**.5).item() for x in extra]
+    rank = mean_ranks(rule, p, q, branch)[0]
+    cuts = [Tree.complete(n, branch) for n in range(2, levels + 1)]
+    gains = _gain(get_rule(rule), p, q, cuts[-1], cuts, trees, seed, batch)
+    return [walk_flow(rank, cut.levels) + x.mean(0) for cut, x in zip(cuts, gains)], [(x.sum(1).std()/len(x)**.5).item() for x in gains]
 
-# %% ../nbs/14_explore.ipynb #456d69e5
-def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "about": how they were made
+def uneven_flow(
+    rule:Rule|str,
+    p:Tensor, # target laws, [positions, V]
+    q:Tensor, # draft laws, [positions, V]
+    tree:Tree, # any shape
+    rates:list, # as for `rated_flow`
+    trees:int=200, # drawn
+    seed:int=0,
+    batch:int=20, # trees at once
+) -> tuple[Tensor, float]: # flow through each node [N], and standard error of its sum
+    "As `budget_flow`, for one tree of any shape. Source: ours."
+    x = _gain(get_rule(rule), p, q, tree, [tree], trees, seed, batch)[0]
+    return rated_flow(tree, rates) + x.mean(0), (x.sum(1).std()/len(x)**.5).item()
+
+# %% ../nbs/14_explore.ipynb #9210e8a8
+def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "uneven": one per temperature, quality, rule and size; "about": how they were made
     "The shipped tables of the tree explorer."
     return json.loads((_ASSETS/"explore_trees.json").read_text())
 
@@ -270,7 +326,22 @@ def tree_flow(
     "Flow of acceptance from the tables."
     return torch.tensor([1., *row["flow"][levels - 2]], dtype=torch.float64) if budgets else walk_flow(torch.tensor(row["rank"], dtype=torch.float64), levels)
 
-# %% ../nbs/14_explore.ipynb #d845b967
+def uneven_tree(
+    shape:dict, # of `tree_tables`, under "uneven"
+) -> Tree:
+    "A best tree from the tables."
+    return Tree([-1, *shape["parents"]], f"best{shape['size']}")
+
+def uneven_tree_flow(
+    shape:dict, # of `tree_tables`, under "uneven"
+    rows:list, # of the same temperature, draft and rule: one for each branch
+    budgets:bool, # judge whole paths
+) -> Tensor: # [N]; the sum is tokens a step
+    "Flow of acceptance through a best tree, from the tables."
+    if budgets: return torch.tensor([1., *shape["flow"]], dtype=torch.float64)
+    return rated_flow(uneven_tree(shape), [r["rank"] for r in sorted(rows, key=lambda r: r["branch"])])
+
+# %% ../nbs/14_explore.ipynb #b41bdf57
 COSTS = { # assumed
     "large accelerator": dict(draft=.05, free=64, position=.001),
     "small accelerator": dict(draft=.1, free=16, position=.006),
@@ -291,18 +362,17 @@ def best_trees(
     rows:list, # of `tree_tables`, one per branch
     budgets:bool, # judge whole paths
     most:int, # positions at most
+    uneven:list=(), # of `tree_tables`, the same temperature, draft and rule
     **cost, # as for `step_cost`
 ) -> list[dict]: # fastest first
-    "Complete trees by speed-up over plain sampling. Source: ours."
-    out = []
-    for row in rows:
-        for levels in range(2, row["levels"] + 1):
-            tree = Tree.complete(levels, row["branch"]); s = step_cost(levels, tree.size, **cost); t = tree_flow(row, levels, budgets).sum().item()
-            if tree.size <= most: out.append(dict(tree=tree.name, size=tree.size, tokens=t, cost=s, speedup=t/s))
-    return sorted(out, key=lambda r: -r["speedup"])
+    "Trees by speed-up over plain sampling. Source: ours."
+    flows = [(Tree.complete(n, r["branch"]), tree_flow(r, n, budgets)) for r in rows for n in range(2, r["levels"] + 1)]
+    flows += [(uneven_tree(s), uneven_tree_flow(s, rows, budgets)) for s in uneven]
+    out = [dict(tree=t.name, size=t.size, tokens=f.sum().item(), cost=step_cost(t.levels, t.size, **cost)) for t, f in flows if t.size <= most]
+    return sorted((dict(r, speedup=r["tokens"]/r["cost"]) for r in out), key=lambda r: -r["speedup"])
 
-# %% ../nbs/14_explore.ipynb #b70bb8d0
-_TREE_RULES = {n: house.STYLE[n]["label"] for n in ("specinfer", "kseq", "resispec", "anchored", "stratified")}
+# %% ../nbs/14_explore.ipynb #168fdc78
+_TREE_RULES = {n: house.STYLE[n]["label"] for n in ("specinfer", "without_replacement", "kseq", "resispec", "anchored", "stratified")}
 _DRAFTS = {0: "recorded draft", 1: "one third of the way to the target", 2: "two thirds of the way to the target"}
 
 def _choices(rows):
@@ -312,8 +382,10 @@ def _choices(rows):
 
 def tree_page() -> str: # HTML
     "The tree explorer for a page without a kernel."
-    tables = tree_tables(); rows = tables["rows"]; temperatures, drafts = _choices(rows)
+    tables = tree_tables(); rows, uneven = tables["rows"], tables["uneven"]; temperatures, drafts = _choices(rows)
+    shapes = {"": "complete: levels and candidates", **{n: f"best tree of {n} nodes, uneven" for n in sorted({s["size"] for s in uneven})}}
     controls = f'''<fieldset><legend>Tree explorer</legend>
+{_select("shape", "Shape of the tree", shapes, "")}
 {_range("levels", "Levels, counting the root", 2, 7, 1, 4)}
 {_range("branch", "Candidates at each node", 1, max(r["branch"] for r in rows), 1, 3)}
 {_select("rule", "Rule", _TREE_RULES, "resispec")}
@@ -327,16 +399,16 @@ def tree_page() -> str: # HTML
 {_range("position", "each further position", 0, .05, .001, COSTS["two CPU cores"]["position"])}
 <label><span>Most positions in a tree</span><input type="number" name="most" min="2" max="128" value="64"></label></fieldset>
 <div class="rsx-picture"></div>
-<p>Edges are as wide as the probability that the accepted path takes them; the numbers say it. Their sum is tokens a step.</p>
+<p>Edges are as wide as the probability that the accepted path takes them; the numbers say it. Their sum is tokens a step. Siblings are tested from the top down.</p>
 <table class="rsx-numbers" aria-live="polite"><caption>This tree</caption><tbody></tbody></table>
-<table class="rsx-best"><caption>Fastest complete trees within the budget of positions</caption><thead><tr><th>tree</th><th>positions</th><th>tokens</th><th>cost</th><th>speed-up</th></tr></thead><tbody></tbody></table>
-<table class="rsx-rules"><caption>Tokens a step of this tree under every rule</caption><thead><tr><th>rule</th><th>node by node</th><th>path budgets</th></tr></thead><tbody></tbody></table>
-<p>All rules here are exact. Node by node the numbers are exact for the model; with path budgets they are simulated ({tables["about"]["trees"]} trees), ± one standard error, and the largest of these is {max(e for r in rows for e in r["se"]):.3f}. Nothing is interpolated.</p>'''
-    return _page("tree", controls, dict(rows=rows, costs=COSTS, rules=_TREE_RULES, branches=max(r["branch"] for r in rows)))
+<table class="rsx-best"><caption>Fastest trees within the budget of positions</caption><thead><tr><th>tree</th><th>positions</th><th>tokens</th><th>cost</th><th>speed-up</th></tr></thead><tbody></tbody></table>
+<table class="rsx-rules"><caption></caption><thead><tr><th>rule</th><th>node by node</th><th>path budgets</th></tr></thead><tbody></tbody></table>
+<p>All rules here are exact. Node by node the numbers are exact for the model, but for draws without replacement, whose acceptance is averaged over draws (the sum at a node ± {max(r.get("rank_se", 0) for r in rows):.3f}); with path budgets they are simulated ({tables["about"]["trees"]} trees), ± one standard error, and the largest of these is {max(e for r in (*rows, *uneven) for e in ([r["se"]] if "size" in r else r["se"])):.3f}. Nothing is interpolated. A best tree is the best node by node, for its own rule; without replacement with path budgets is Traversal.</p>'''
+    return _page("tree", controls, dict(rows=rows, uneven=uneven, costs=COSTS, rules=_TREE_RULES, branches=max(r["branch"] for r in rows)))
 
-# %% ../nbs/14_explore.ipynb #7b0c9fad
+# %% ../nbs/14_explore.ipynb #21d94c78
 def _draw_flow(tree, f):
-    "A complete tree with the flow of acceptance."
+    "A tree with the flow of acceptance."
     fig, ax = plt.subplots(figsize=(6.4, 3.4)); leaf = iter(range(tree.size)); y = [0.]*tree.size
     def place(i): kids = tree.child_lists[i]; y[i] = sum(map(place, kids))/len(kids) if kids else -float(next(leaf)); return y[i]
     place(0)
@@ -348,16 +420,18 @@ def _draw_flow(tree, f):
 def explore_tree():
     "The tree explorer for a live notebook: shape, rule, budgets, draft and cost."
     tables = tree_tables(); temperatures, drafts = _choices(tables["rows"]); flip = lambda d: [(t, v) for v, t in d.items()]
-    k = dict(levels=widgets.IntSlider(4, min=2, max=7), branch=widgets.IntSlider(3, min=1, max=4), rule=widgets.Dropdown(options=flip(_TREE_RULES), value="resispec"), budgets=widgets.Checkbox(True),
+    shapes = [("complete", 0), *((f"best of {n}", n) for n in sorted({s["size"] for s in tables["uneven"]}))]
+    k = dict(shape=widgets.Dropdown(options=shapes), levels=widgets.IntSlider(4, min=2, max=7), branch=widgets.IntSlider(3, min=1, max=4), rule=widgets.Dropdown(options=flip(_TREE_RULES), value="resispec"), budgets=widgets.Checkbox(True),
              temperature=widgets.Dropdown(options=flip(temperatures)), quality=widgets.Dropdown(options=flip(drafts)), draft=widgets.FloatSlider(.1, min=0, max=.5, step=.01),
              free=widgets.IntSlider(1, min=1, max=128), position=widgets.FloatSlider(.024, min=0, max=.05, step=.001, readout_format=".3f"), most=widgets.IntText(64))
     for name, w in k.items(): w.description = name; w.continuous_update = False
     numbers, picture = widgets.HTML(), widgets.Image(format="png")
     def draw(_=None):
-        rows = [r for r in tables["rows"] if all(r[n] == k[n].value for n in ("temperature", "quality", "rule"))]
+        rows, uneven = ([r for r in tables[key] if all(r[n] == k[n].value for n in ("temperature", "quality", "rule"))] for key in ("rows", "uneven"))
         row = rows[[r["branch"] for r in rows].index(k["branch"].value)]; cost = {n: k[n].value for n in ("draft", "free", "position")}
-        tree = Tree.complete(min(k["levels"].value, row["levels"]), row["branch"]); f = tree_flow(row, tree.levels, k["budgets"].value); s = step_cost(tree.levels, tree.size, **cost)
-        best = best_trees(rows, k["budgets"].value, k["most"].value, **cost)[:1]
+        tree = Tree.complete(min(k["levels"].value, row["levels"]), row["branch"]); f = tree_flow(row, tree.levels, k["budgets"].value)
+        if k["shape"].value: shape = next(s for s in uneven if s["size"] == k["shape"].value); tree, f = uneven_tree(shape), uneven_tree_flow(shape, rows, k["budgets"].value)
+        s = step_cost(tree.levels, tree.size, **cost); best = best_trees(rows, k["budgets"].value, k["most"].value, uneven, **cost)[:1]
         numbers.value = _table([("tokens a step", f"{f.sum():.6f}"), ("positions", tree.size), ("cost of a step", f"{s:.6f}"), ("speed-up", f"{f.sum()/s:.6f}"), *(("fastest tree", f"{b['tree']}: {b['speedup']:.6f}") for b in best)])
         picture.value = _draw_flow(tree, f.tolist())
     for w in k.values(): w.observe(draw, "value")

@@ -61,6 +61,16 @@ def test_notebook_is_a_page(notebook):
     assert notebook.stat().st_size < 1.5e6
 
 
+@pytest.mark.parametrize("notebook", [p for p in NOTEBOOKS if p.stem != "index"], ids=lambda p: p.stem)
+def test_a_page_opens_and_closes(notebook):
+    """One sentence under the title says what it is about; the last section says what it showed, in words or by a cell."""
+    cells = json.loads(notebook.read_text())["cells"]; text = ["".join(c["source"]) for c in cells]
+    first = next(t for t, c in zip(text, cells) if c["cell_type"] == "markdown")
+    assert re.fullmatch(r"# [^\n]+\n\n> [^\n]+", first.strip()), first[:80]
+    last = max(i for i, (t, c) in enumerate(zip(text, cells)) if c["cell_type"] == "markdown" and re.match(r"#+ ", t))
+    assert re.match(r"## What this show(s|ed)", text[last]) and len("".join(text[last:])) > 80, text[last][:80]
+
+
 def test_a_module_imports_only_from_lower_numbers():
     order = {"house": 0, **{p.stem.split("_", 1)[1]: i + 1 for i, p in enumerate(NOTEBOOKS) if "_" in p.stem}}
     for p in ROOT.glob("resispec_nb/*.py"):

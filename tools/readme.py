@@ -11,7 +11,7 @@ def readme(nb: dict) -> tuple[str, dict]:
     for cell in nb["cells"]:
         source = "".join(cell["source"])
         source = re.sub(r"^::: *\{\.callout-\w+\}\n## (.*)\n([\s\S]*?)\n:::$", r"> **\1.** \2", source)
-        if cell["cell_type"] == "markdown": parts.append(source.replace("](0", "](nbs/0").replace("](1", "](nbs/1").replace("](2", "](nbs/2").replace("](3", "](nbs/3"))
+        if cell["cell_type"] == "markdown": parts.append(source)
         if cell["cell_type"] != "code" or source.startswith("#| hide"): continue
         code = "\n".join(line for line in source.splitlines() if not line.startswith("#|"))
         if "#| echo: false" not in source: parts.append(f"```python\n{code}\n```")
@@ -23,7 +23,8 @@ def readme(nb: dict) -> tuple[str, dict]:
                 parts.append(f"![{alt}](nbs/images/{name})")
             elif "text/markdown" in data: parts.append("".join(data["text/markdown"]))
             elif text := "".join(data.get("text/plain", out.get("text", ""))).rstrip(): parts.append(f"```\n{text}\n```")
-    return "\n\n".join(p.strip() for p in parts) + "\n", figures
+    text = "\n\n".join(p.strip("\n") for p in parts) + "\n"
+    return re.sub(r"\]\((\d\w*\.ipynb)", r"](nbs/\1", text), figures
 
 
 if __name__ == "__main__":

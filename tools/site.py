@@ -1,11 +1,11 @@
 """The book as web pages in _docs: with Quarto where it is installed, otherwise with smalldocs, from the same _quarto.yml."""
-import fnmatch, json, re, shutil, subprocess, sys, tarfile, tempfile
+import fnmatch, json, re, shutil, subprocess, sys
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-CDN = re.compile(r"https://cdn\.jsdelivr\.net/npm/katex@([\d.]+)/dist/")
+CDN = re.compile(r"https://cdn\.jsdelivr\.net/npm/katex@[^/\"']*/(?:dist/)?")
 
 
 def expanded(contents: list, names: list) -> list:
@@ -70,18 +70,12 @@ def reference(project: Path) -> list:
 
 
 def own_katex(docs: Path, pages: list) -> None:
-    """Serve KaTeX from the site itself, so that mathematics needs no network; says so where npm is missing."""
-    versions = {v for p in pages for v in CDN.findall(p.read_text(encoding="utf-8"))}
-    if not versions: return
-    if not shutil.which("npm"): return print("site: npm is missing, so pages take KaTeX from its public server when they are read")
-    for version in versions:
-        with tempfile.TemporaryDirectory() as tmp:
-            subprocess.run(["npm", "pack", "--silent", f"katex@{version}"], cwd=tmp, check=True, stdout=subprocess.DEVNULL)
-            with tarfile.open(next(Path(tmp).glob("*.tgz"))) as tar: tar.extractall(tmp, filter="data")
-            shutil.copytree(Path(tmp)/"package/dist", docs/f"site_libs/katex-{version}", ignore=shutil.ignore_patterns("*.mjs", "*.ttf", "*.woff", "README*"))
-    for page in pages:
+    """Serve KaTeX (a copy is in tools/katex) from the site itself, so that mathematics needs no network."""
+    asking = [p for p in pages if CDN.search(p.read_text(encoding="utf-8"))]
+    if asking: shutil.copytree(ROOT/"tools/katex", docs/"site_libs/katex", dirs_exist_ok=True)
+    for page in asking:
         text = page.read_text(encoding="utf-8"); up = "../"*(len(page.relative_to(docs).parts) - 1)
-        page.write_text(CDN.sub(lambda m: f"{up}site_libs/katex-{m[1]}/", text), encoding="utf-8")
+        page.write_text(CDN.sub(f"{up}site_libs/katex/", text), encoding="utf-8")
 
 
 def own_fonts(docs: Path) -> None:

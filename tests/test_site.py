@@ -159,6 +159,10 @@ class Visit:
 
     def __enter__(self): return self
     def __exit__(self, *a): self.context.close()
+    def coloured(self, dark):
+        "Wait until the theme is there: its style sheet may still be on its way."
+        self.page.wait_for_function("dark => { const m = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return m.length === 3 && (m[0] < 128) === dark; }", arg=dark)
+        self.page.wait_for_timeout(250)                                   # links change their colour slowly
     def shot(self, name, *parts):
         "Keep a picture of the top of the page, and of parts of it."
         SHOTS.mkdir(exist_ok=True); self.page.screenshot(path=SHOTS/f"{name}.png")
@@ -204,7 +208,7 @@ def test_page_in_a_narrow_window(browser, address, page):
         wide, inner = v.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide <= inner, f"{wide} pixels in a window of {inner}"
         for dark in (False, True):
-            v.page.emulate_media(color_scheme="dark" if dark else "light"); v.page.evaluate("dark => document.documentElement.classList.toggle('quarto-dark', dark)", dark)
+            v.page.emulate_media(color_scheme="dark" if dark else "light"); v.page.evaluate("dark => document.documentElement.classList.toggle('quarto-dark', dark)", dark); v.coloured(dark)
             seen, faint = v.page.evaluate(CONTRAST)
             assert seen > 20 and not faint, (dark, faint)
         assert not v.troubles, v.troubles
@@ -214,7 +218,7 @@ def test_every_page_leads_to_the_symbols_and_has_its_sidebar(browser, address):
     with Visit(browser, address, "07_trees.html", width=1300) as v:
         v.page.click("footer a:has-text('Symbols')"); v.page.wait_for_load_state(); assert v.page.url.endswith("00_symbols.html")
         for scheme in ("light", "dark"):
-            v.page.emulate_media(color_scheme=scheme); v.page.reload(); v.shot(f"symbols-{scheme}")
+            v.page.emulate_media(color_scheme=scheme); v.page.reload(); v.coloured(scheme == "dark"); v.shot(f"symbols-{scheme}")
             seen, faint = v.page.evaluate(CONTRAST)                      # in a wide window the sidebar and the contents are there, too
             assert seen > 60 and not faint, (scheme, faint)
         v.page.fill(".sidebar-search input, #quarto-search input", "ceiling"); v.page.wait_for_selector(".search-result, .aa-Item"); v.shot("search")

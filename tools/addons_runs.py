@@ -2,7 +2,7 @@
 """The measurements behind nbs/21_addons.ipynb: what Sequoia's tree and an EAGLE head gain from shaping and path budgets. Resumable; writes results/addons_*.json.
 
     addons_runs.py rates [DRAFT]      acceptance by candidate (and depth) on calibration texts; DRAFT: draft or eagle
-    addons_runs.py lengths [DRAFT]    expected emitted tokens of drawn trees, paired by context
+    addons_runs.py lengths [DRAFT [DRAWS]]    expected emitted tokens of so many drawn trees a context (1), paired by context; those that are there are kept
 """
 import json, os, sys
 from pathlib import Path
@@ -103,26 +103,24 @@ def mirrored(tree):
 
 @torch.inference_mode()
 def lengths(kind="draft", draws=1):
-    """Every context of the other two thirds, as many as there is time for; all ways of judging share their uniforms."""
+    """Every context of the other two thirds, as many as there is time for; all ways of judging share their uniforms. A context has one value a draw."""
     pair, head = setting(kind); tree = Tree(load("addons_rates.json")[kind]["tree"], "sequoia")
     jobs = {"without_replacement": (tree, "without_replacement", False), "without_replacement + budgets": (tree, "without_replacement", True),
             "stratified + budgets": (tree, "stratified", True), "stratified + budgets, tree mirrored": (mirrored(tree), "stratified", True)}
-    name = f"addons_{kind}.json"; out = load(name) or dict(budget=BUDGET, draws=draws, values={})
+    name, draws = f"addons_{kind}.json", int(draws); out = load(name) or dict(budget=BUDGET, values={})
     for n in jobs: out["values"].setdefault(n, {})
     for j, ids, start in contexts(pair):
-        if j % 3 == 0 or all(str(j) in v for v in out["values"].values()): continue
+        if j % 3 == 0 or all(len(v.get(str(j), [])) >= draws for v in out["values"].values()): continue
         target = Cached(pair.target); target.extend(ids[:-1]); width, features = target.prefix, features_of(pair.target, ids)
         for n, (tree, rule_name, budgets) in jobs.items():
-            if str(j) in out["values"][n]: continue
-            rule, x = get_rule(rule_name), []
-            for i in range(draws):
+            rule, x = get_rule(rule_name), out["values"][n].setdefault(str(j), [])
+            for i in range(len(x), draws):
                 u = torch.rand(1, tree.size, generator=torch.Generator().manual_seed(1000*j + i)).double()
                 proposal = drafter(kind, pair, head, ids, features).propose(tree, rule, plain, u)
                 p = law(target.grow(proposal.tokens[0].clamp(min=0), tree.sees, torch.tensor(tree.depths)))[None]; target.rewind(width)
                 args = tree, p, proposal.q, proposal.tokens
                 x.append((expected_length(tree, path_budgets(*args, rule).coin) if budgets else walk_length(*args, rule)).item())
-            out["values"][n][str(j)] = sum(x)/draws
-        save(name, out); done = [out["values"][n] for n in jobs]; print(j, len(done[0]), [round(sum(v.values())/len(v), 3) for v in done], flush=True)
+        save(name, out); done = [[sum(x)/len(x) for x in out["values"][n].values()] for n in jobs]; print(j, len(done[0]), [round(sum(v)/len(v), 3) for v in done], flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from resispec_nb.texts import CHAT, encode
-from resispec_nb.budgets import expected_length, path_budgets
+from resispec_nb.budgets import best_tree, expected_length, path_budgets, rank_rates
+from resispec_nb.ceiling import recorded_laws
 from resispec_nb.drafts import ModelDraft
 from resispec_nb.eagle import features_of, load_eagle
 from resispec_nb.laws import law, overlap
@@ -101,14 +102,25 @@ def mirrored(tree):
     return Tree(parents, f"{tree.name}, mirrored")
 
 
+def own_trees():
+    """Trees of the same budget for each rule, from the shipped recordings of the draft's laws (no context of this chapter among them): Sequoia's for draws without replacement, and the best for stratified candidates."""
+    P, Q = recorded_laws(1.); rule, u = get_rule("without_replacement"), torch.rand(8, len(P), WIDTH, generator=torch.Generator().manual_seed(0)).double()
+    rates = torch.stack([accepted(rule, P, Q, WIDTH, x).mean(0) for x in u]).mean(0)
+    return Tree.sequoia(rates, BUDGET), best_tree(rank_rates(get_rule("stratified"), P, Q, WIDTH), BUDGET)
+
+
 @torch.inference_mode()
 def lengths(kind="draft", draws=1):
     """Every context of the other two thirds, as many as there is time for; all ways of judging share their uniforms. A context has one value a draw."""
     pair, head = setting(kind); tree = Tree(load("addons_rates.json")[kind]["tree"], "sequoia")
     jobs = {"without_replacement": (tree, "without_replacement", False), "without_replacement + budgets": (tree, "without_replacement", True),
             "stratified + budgets": (tree, "stratified", True), "stratified + budgets, tree mirrored": (mirrored(tree), "stratified", True)}
+    if kind == "draft":
+        sequoia, ours = own_trees()
+        jobs |= {"without_replacement, tree from recordings": (sequoia, "without_replacement", False), "without_replacement + budgets, tree from recordings": (sequoia, "without_replacement", True), "stratified + budgets, its own tree from recordings": (ours, "stratified", True)}
     name, draws = f"addons_{kind}.json", int(draws); out = load(name) or dict(budget=BUDGET, values={})
     for n in jobs: out["values"].setdefault(n, {})
+    if kind == "draft": out["trees"] = dict(recordings=sequoia.parents, own=ours.parents)
     for j, ids, start in contexts(pair):
         if j % 3 == 0 or all(len(v.get(str(j), [])) >= draws for v in out["values"].values()): continue
         target = Cached(pair.target); target.extend(ids[:-1]); width, features = target.prefix, features_of(pair.target, ids)

@@ -10,17 +10,18 @@ __all__ = ['MAX_TUPLES', 'TOLERANCE', 'LOOKS', 'MUTANTS', 'Outcome', 'outcome', 
            'ResidualUpsideDown', 'TemperatureLeftOut', 'Typical', 'Lenient', 'HalfPrecision', 'DrawsAgain',
            'DropsTheUnlikely', 'LikeliestDraft', 'TopDraft', 'RawDraft', 'MisstatesItsDraws', 'MergesDuplicates',
            'JudgedAsDistinct', 'NotRenormalised', 'SortsSiblings', 'AcceptsFillers', 'ShapesWithoutPaying',
-           'ShapedTestsPlainResidual', 'LowWindow', 'UnscaledAnchors', 'PublishedRoom', 'PublishedDraft',
-           'PublishedSequential', 'WrongDice', 'OneUniform', 'SharedCoin', 'DraftNoiseReused', 'CoarseDice', 'OffByOne']
+           'ShapedTestsPlainResidual', 'LowWindow', 'UnscaledAnchors', 'TiesBothWays', 'PublishedRoom',
+           'PublishedDraft', 'PublishedSequential', 'WrongDice', 'OneUniform', 'SharedCoin', 'DraftNoiseReused',
+           'CoarseDice', 'OffByOne']
 
-# %% ../nbs/04_certify.ipynb #14ab9c72
+# %% ../nbs/04_certify.ipynb #eb331c3a
 import argparse, functools, importlib, itertools, math, os, random, sys
 from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from .laws import check_k, check_pair, draw, kl, one_hot, total_variation, uniforms
 from .drift import residual
-from .rules import RULES, Anchored, Judgement, KSeq, Naive, ResiSpec, ResiSpecV1, Rule, SpecInfer, WithoutReplacement, decide, get_rule
+from .rules import RULES, Anchored, Judgement, ResiSpec, ResiSpecV1, Rule, SpecInfer, WithoutReplacement, decide, get_rule
 
 # %% ../nbs/04_certify.ipynb #6339e936
 MAX_TUPLES = 4_000_000 # judged at once
@@ -620,7 +621,7 @@ class AcceptsFillers(WithoutReplacement):
         filler = (candidates == self._filler(q)) & (q.amin(-1, keepdim=True) <= 0)
         return super().candidate_law(q, torch.where(filler, -1, candidates))*(candidates >= 0).all(-1)
 
-# %% ../nbs/04_certify.ipynb #321716dd
+# %% ../nbs/04_certify.ipynb #0f721132
 @mutant("takes all it can at the first test and then hands on a residual near the draft")
 class ShapesWithoutPaying(ResiSpec):
     def _judge(self, p, q, candidates, count=None):
@@ -644,6 +645,12 @@ class UnscaledAnchors(Anchored):
         j = super()._judge(p, q, candidates, count)
         anchors = self._plan(p, q, candidates.shape[-1], count).anchors
         return Judgement(torch.where(anchors >= 0, p.gather(-1, anchors.clamp(min=0)), j.accept), j.residual)
+
+@mutant("among equally likely tokens takes the larger id for an anchor when it draws, the smaller when it judges")
+class TiesBothWays(Anchored):
+    def _mirrored(self, c, V): return torch.where(c >= 0, V - 1 - c, -1)
+    def candidates(self, q, k, u): return self._mirrored(super().candidates(q.flip(-1), k, u), q.shape[-1])
+    def candidate_law(self, q, candidates): return super().candidate_law(q.flip(-1), self._mirrored(candidates, q.shape[-1]))
 
 # %% ../nbs/04_certify.ipynb #18690e02
 @mutant("published Algorithm 1, deficit spread over the room")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-import resispec_nb.budgets                                                       # adds "stratified"
+import resispec_nb.budgets                                                       # adds "stratified" and "distinct"
 from resispec_nb.bench import environment
 from resispec_nb.laws import law, uniforms
 from resispec_nb.rules import RULES, get_rule

@@ -499,6 +499,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'resispec_nb.replay.method': ('replay.html#method', 'resispec_nb/replay.py'),
                                     'resispec_nb.replay.replay': ('replay.html#replay', 'resispec_nb/replay.py'),
                                     'resispec_nb.replay.replay_laws': ('replay.html#replay_laws', 'resispec_nb/replay.py'),
+                                    'resispec_nb.replay.replay_steps': ('replay.html#replay_steps', 'resispec_nb/replay.py'),
+                                    'resispec_nb.replay.step_starts': ('replay.html#step_starts', 'resispec_nb/replay.py'),
                                     'resispec_nb.replay.write': ('replay.html#write', 'resispec_nb/replay.py')},
             'resispec_nb.rules': { 'resispec_nb.rules.Anchored': ('rules.html#anchored', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.Anchored.__init__': ('rules.html#anchored.__init__', 'resispec_nb/rules.py'),

@@ -25,7 +25,7 @@ def _legend(fig, ax):
     handles, labels = ax.get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
 
-# %% ../nbs/13_figures.ipynb #ad6df74c
+# %% ../nbs/13_figures.ipynb #86f22623
 def rank_figure(
     panels:dict, # title -> {method: [(mean, standard error) of each candidate]}
     columns:int=2,
@@ -36,7 +36,7 @@ def rank_figure(
         for m, ranks in found.items():
             x = range(1, len(ranks) + 1)
             ax.errorbar(x, [r[0] for r in ranks], [r[1] for r in ranks], marker=_MARKS[m], ms=5, capsize=2, **house.line(m)); ax.set_xticks(list(x))
-        ax.set_ylim(0, None)
+    axes[0][0].set_ylim(0, None)                                                     # of all panels, when all is drawn
     for ax, _ in axes[-columns:]: ax.set_xlabel("candidate, in the order of tests")
     for ax, _ in axes[::columns]: ax.set_ylabel("probability that\nit is the accepted one")
     _legend(fig, axes[0][0])

@@ -3,6 +3,7 @@
 
     tables.py sample       texts of the target, kept in the cache folder
     tables.py laws         every rule at every position of these texts
+    tables.py steps        where steps with one level of candidates begin in them, and what they accept
     tables.py trees        every method on drawn trees
     tables.py decode       the real loop
     tables.py merge        one file from the parts of several processes
@@ -18,7 +19,7 @@ import torch
 from resispec_nb.bench import compare, merge, parts, read, run, shown, table
 from resispec_nb.laws import overlap
 from resispec_nb.models import Pair, cache_folder, load_pair
-from resispec_nb.replay import METHODS, TreeReplay, length_bound, replay, replay_laws, write
+from resispec_nb.replay import METHODS, TreeReplay, length_bound, replay, replay_laws, replay_steps, write
 from resispec_nb.texts import CHAT, CORPORA, encode, fetch, prompts
 from resispec_nb.trees import Tree
 
@@ -103,6 +104,16 @@ class Runs:
             return dict(positions=len(new), overlap=_round(overlap(p, q).mean()), ceiling=_round(found.pop("ceiling").mean()), by_rank={r: [_round(y) for y in x.mean(0)] for r, x in found.items()}, bounds=bounds)
         run(jobs, measure, self.results/f"tables_laws_{self.name}.jsonl", "prompt")
 
+    def steps(self):
+        "What decoding these texts on trees d2b4 would count, for the first kind of text."
+        kind, rules = self.o.kinds[0], tuple(r for r, _ in DECODED["d2b4"]); texts = {i: t for i, t, _ in self.jobs(kind)}
+        jobs = [job | dict(k=RANKS) for job, _ in self.contexts() if job["kind"] == kind]
+        def measure(job):
+            ids = self.ids(texts[job["prompt"]], kind); new = torch.tensor(self.texts[kind, job["temperature"], job["prompt"]])
+            p, q = replay_laws(self.pair, torch.cat([ids, new]), len(ids), job["temperature"])
+            return dict(tokens=len(new), steps={m: [_round(n), *map(_round, r)] for m, (n, r) in replay_steps(p, q, new, RANKS, rules).items()})
+        run(jobs, measure, self.results/f"tables_steps_{self.name}.jsonl", "prompt")
+
     def trees(self):
         texts = {}
         few = {kind: {i for i, *_ in self.jobs(kind)[:max(2, round(FEW*self.o.prompts))]} for kind in self.o.kinds}
@@ -126,7 +137,7 @@ class Runs:
                     if rules and (T == 1. or tree == "d2b4"): compare(self.pair, encoded, rules, tree, budgets, T, TEXT, seed=1000, path=self.decoding_file(kind))
 
     def merge(self):
-        for file in (*(self.results/f"tables_{what}_{self.name}.jsonl" for what in ("laws", "trees")), *map(self.decoding_file, self.o.kinds)):
+        for file in (*(self.results/f"tables_{what}_{self.name}.jsonl" for what in ("laws", "steps", "trees")), *map(self.decoding_file, self.o.kinds)):
             if parts(file): print(f"{file.name}: {len(merge(file))} rows")
 
 
@@ -160,7 +171,7 @@ def _round(x): return float(f"{float(x):.6g}")
 
 def main(argv=None):
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("what", choices=("sample", "laws", "trees", "decode", "merge", "again"), nargs="+")
+    a.add_argument("what", choices=("sample", "laws", "steps", "trees", "decode", "merge", "again"), nargs="+")
     a.add_argument("--pair", nargs="+", default=["smollm2-135m"]); a.add_argument("--dtype", default="float32"); a.add_argument("--name", help="of the pair, in the names of files"); a.add_argument("--device-map", help="auto spreads both models over all devices")
     a.add_argument("--kinds", nargs="+", default=KINDS, choices=[*CORPORA, "web", "chat"]); a.add_argument("--temperatures", nargs="+", type=float, default=TEMPERATURES)
     a.add_argument("--prompts", type=int, default=200); a.add_argument("--trees", nargs="+", default=TREES); a.add_argument("--folder", default=RESULTS)

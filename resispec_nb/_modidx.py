@@ -517,6 +517,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'resispec_nb.rules.AnchoredPlan.taken': ('rules.html#anchoredplan.taken', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.Judgement': ('rules.html#judgement', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.Judgement.__repr__': ('rules.html#judgement.__repr__', 'resispec_nb/rules.py'),
+                                   'resispec_nb.rules.Judgement.by_rank': ('rules.html#judgement.by_rank', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.KSeq': ('rules.html#kseq', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.KSeq.__init__': ('rules.html#kseq.__init__', 'resispec_nb/rules.py'),
                                    'resispec_nb.rules.KSeq._plan': ('rules.html#kseq._plan', 'resispec_nb/rules.py'),

@@ -53,7 +53,7 @@ def replay_laws(
     if pair.vocabulary_map is not None: q = Vocabulary(pair.vocabulary_map, p.shape[-1]).logits(q)
     return law(p, temperature), law(q.to(p.device), temperature)
 
-# %% ../nbs/12b_replay.ipynb #49408a19
+# %% ../nbs/12b_replay.ipynb #d05d298e
 @torch.inference_mode()
 def replay(
     p:Tensor, # target laws, [n, V]
@@ -71,8 +71,7 @@ def replay(
 def _by_rank(rule, p, q, k, u):
     "Accepted mass of each candidate, [n, k]: from the table, or for drawn candidates."
     try: return rule._plan(p, q, k).by_rank
-    except ValueError: a = rule._judge(p, q, rule.candidates(q, k, u)).accept
-    return a*torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a[:, :-1]], -1), -1)
+    except ValueError: return rule._judge(p, q, rule.candidates(q, k, u)).by_rank
 
 # %% ../nbs/12b_replay.ipynb #f8412348
 def step_starts(

@@ -15,12 +15,17 @@ from .laws import check_k, check_pair, draw, likeliest, uniforms
 from .drift import residual
 from .windows import STEPS, Plan, _excess_and_slope, _tiled, excess, filled, stack_down, stack_up
 
-# %% ../nbs/03_rules.ipynb #f53a4d6a
+# %% ../nbs/03_rules.ipynb #625e133d
 @dataclass(repr=False)
 class Judgement:
     "How a rule judges the candidates of one node (or a batch of nodes)."
     accept:Tensor   # acceptance probability of each candidate, given it is tested, [..., k]
     residual:Tensor # law of the recovered token, given all were rejected, [..., V]
+
+    @property
+    def by_rank(self): # [..., k]
+        "Probability that each candidate is the accepted one."
+        return self.accept*torch.cumprod(torch.cat([torch.ones_like(self.accept[..., :1]), 1 - self.accept[..., :-1]], -1), -1)
 
     def __repr__(self): return f"Judgement(accept={[round(a, 4) for a in self.accept.flatten().tolist()[:8]]}, residual over {self.residual.shape[-1]} tokens)"
 

@@ -58,8 +58,7 @@ def setting(kind):
 
 def accepted(rule, p, q, k, u):
     """Probability that candidate r is the accepted one, [n, k], given the drawn candidates."""
-    a = rule._judge(p, q, rule.candidates(q, k, u)).accept
-    return a*torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a], -1), -1)[:, :-1]
+    return rule._judge(p, q, rule.candidates(q, k, u)).by_rank
 
 
 @torch.inference_mode()

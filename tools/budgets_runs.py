@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from resispec_nb.bench import ratio_of_means
 from resispec_nb.budgets import Distinct, Strata, Stratified, StratifiedPlan, _Serve, arrange, best_tree, expected_length, path_budgets, rank_rates, rated_length, strata
 from resispec_nb.laws import draw, law, overlap, uniforms
 from resispec_nb.rules import get_rule
@@ -36,10 +37,8 @@ def save(name, x):
 
 def summary(x, specinfer, traversal, group=None):
     """Mean, standard error, and ratios with standard errors (paired, by linearisation; contexts of one group, a prompt, count as one observation)."""
-    group = torch.arange(len(x)) if group is None else torch.tensor(group).unique(return_inverse=True)[1]; G = int(group.max()) + 1
-    error = lambda d: (torch.zeros(G).double().index_add_(0, group, d).square().sum()*G/(G - 1)).sqrt().item()/len(x)     # d: deviations, of mean 0
-    ratio = lambda o: [(x.mean()/o.mean()).item(), error(x - x.mean()/o.mean()*o)/o.mean().item()]
-    return dict(mean=x.mean().item(), se=error(x - x.mean()), over_specinfer=ratio(specinfer), over_traversal=ratio(traversal))
+    mean, se = ratio_of_means(x, group=group)
+    return dict(mean=mean, se=se, over_specinfer=[*ratio_of_means(x, specinfer, group=group)], over_traversal=[*ratio_of_means(x, traversal, group=group)])
 
 
 VARIANTS = {"independent, lean 1/2": lambda: Stratified(INF, .5, steps=20), "stratified, lean 0": lambda: Stratified(lean=0.), "stratified, lean 1/4": lambda: Stratified(lean=.25),

@@ -255,7 +255,7 @@ def _bars(p, q):
 
 def _first_of_two(p, q, others, more=1.): # more: of every token's target probability, to settle a level that is open
     "First acceptance a(x), [..., V]; the lowest Z by Newton's method in a bracket, then a ≤ w, so that a rounded Z costs acceptance and nothing else."
-    rejected = _bars(p, q).mul_(others).mul_(more).add_(q).neg_().add_(1)                   # 1 − a at Z = 0, not cut yet
+    rejected = _bars(p, q).mul_(more).neg_().add_(1).mul_(others)                           # 1 − a at Z = 0, not cut yet: (1 − w)(1 − q), which keeps its digits where q is all but 1
     lo = Z = torch.zeros_like(p[..., 0]); hi = (q/others).sum(-1); done, eps = hi < 0, torch.finfo(q.dtype).eps
     for _ in range(24):
         r = torch.addcmul(rejected, others, Z[..., None]).clamp_(0, 1)

@@ -19,7 +19,7 @@ from resispec_nb.sampler import Watch
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"32k": 32_000, "49k": 49_152, "128k": 128_256, "152k": 152_064, "256k": 256_000}
 TWO = ("specinfer", "resispec")
-ROUNDS = {1: 9, 8: 4, 64: 2}
+ROUNDS = {1: 24, 8: 6, 64: 2}
 
 
 def pair(n, V, device="cpu"):

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['with_failure', 'judge_within', 'recovered_within', 'Budgets', 'path_budgets', 'settle', 'path_law', 'expected_length',
-           'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'rank_rates', 'rated_length', 'arrange',
-           'best_tree']
+           'Strata', 'strata', 'StratifiedPlan', 'Stratified', 'Distinct', 'mean_ranks', 'rank_rates', 'arrange']
 
-# %% ../nbs/07b_budgets.ipynb #be3aeea4
+# %% ../nbs/07b_budgets.ipynb #47d3c802
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from .drift import residual
-from .laws import draw, likeliest, overlap
+from .laws import draw, likeliest, overlap, uniforms
 from .windows import Plan, excess, filled
 from .rules import RULES, Judgement, Rule, WithoutReplacement, get_rule, _bars, _first_of_two, _forget, _others
 from .trees import Tree
@@ -390,27 +389,33 @@ class Distinct(WithoutReplacement):
 
 RULES[Distinct.name] = Distinct
 
-# %% ../nbs/07b_budgets.ipynb #063aa8d1
+# %% ../nbs/07b_budgets.ipynb #c3a4b99c
+def mean_ranks(
+    rule:Rule|str, # any rule
+    p:Tensor, # sample of target laws, [n, V]
+    q:Tensor, # their draft laws, [n, V]
+    k:int, # number of siblings
+    draws:int=64, # of candidates at each position, where the rule looks at the rejected tokens and so has no table
+    seed:int=0, # of those draws
+) -> tuple[Tensor, float]: # probability that each candidate is the accepted one, in test order, [k], and the standard error (of the draws) of their sum
+    "What each place among siblings earns, averaged over sample laws. Source: ours."
+    rule, g = get_rule(rule), torch.Generator().manual_seed(seed)
+    if type(rule)._plan is not Rule._plan: return rule.plan(p, q, k).by_rank.double().mean(0), 0.
+    x = torch.stack([rule._judge(p, q, rule.candidates(q, k, uniforms((len(q), k), g))).by_rank.double() for _ in range(draws)])    # [draws, n, k]
+    return x.mean((0, 1)), (x.sum(-1).std(0)/draws**.5).square().mean().div(len(q)).sqrt().item()
+
 def rank_rates(
-    rule:Rule, # a rule that does not look at the rejected tokens
+    rule:Rule|str, # any rule
     p:Tensor, # sample of target laws, [n, V]
     q:Tensor, # their draft laws, [n, V]
     k:int, # largest number of siblings
-) -> list: # for m = 1..k siblings: m mean probabilities, in test order, that this one is accepted
-    "What each place among siblings earns, averaged over sample laws. Source: ours."
-    return [rule.plan(p, q, m).by_rank.mean(0).tolist() for m in range(1, k + 1)]
+    draws:int=64, # as for `mean_ranks`
+    seed:int=0, # as for `mean_ranks`
+) -> list: # for m = 1..k siblings: the mean acceptance of each, as `Tree.sequoia`, `Tree.value` and `arrange` take it
+    "The acceptance vectors of a rule, one for each number of siblings. Source: ours."
+    return [mean_ranks(rule, p, q, m, draws, seed)[0].tolist() for m in range(1, k + 1)]
 
-def rated_length(
-    tree:Tree, # N nodes
-    rates:list, # as from `rank_rates`
-) -> float: # tokens a step
-    "Mean length of the walk if every node had these rates. Source: ours."
-    if tree.branch > len(rates): raise ValueError(f"rates: given for up to {len(rates)} siblings, but {tree!r} has nodes with {tree.branch}; ask `rank_rates` for k={tree.branch}")
-    length = [1.]*tree.size
-    for n in reversed(tree.inner): length[n] += sum(a*length[c] for a, c in zip(rates[len(tree.child_lists[n]) - 1], tree.child_lists[n]))
-    return length[0]
-
-# %% ../nbs/07b_budgets.ipynb #32e8a377
+# %% ../nbs/07b_budgets.ipynb #3c9a4981
 def _by_levels(children): # children(n) -> list of child keys; the root's key is None
     parents, front = [-1], [(0, None)]
     while front:
@@ -425,28 +430,10 @@ def arrange(
     rates:list, # as from `rank_rates`
 ) -> Tree: # the same subtrees, siblings in another order
     "Hang the longest subtree of every node where acceptance is highest. Source: ours."
-    rated_length(tree, rates); length, order = [1.]*tree.size, {}
+    tree.value(rates); length, order = [1.]*tree.size, {}
     for n in reversed(range(tree.size)):
         kids = sorted(tree.child_lists[n], key=lambda c: length[c]); a = rates[len(kids) - 1] if kids else []
         places = sorted(range(len(kids)), key=lambda i: a[i])
         order[n] = [kids[places.index(i)] for i in range(len(kids))]
         length[n] += sum(a[i]*length[c] for i, c in enumerate(order[n]))
     return _by_levels(lambda n: order[n or 0])
-
-# %% ../nbs/07b_budgets.ipynb #691ff361
-def best_tree(
-    rates:list, # as from `rank_rates`
-    size:int, # number of nodes, counting the root
-) -> Tree:
-    "The tree of `size` nodes with the longest mean walk, order of siblings included. Source: the dynamic programme of Sequoia (Chen et al. 2024); rates by place and number of siblings are ours."
-    if size < 1: raise ValueError(f"size: expected a whole number >= 1, got {size!r}")
-    best, sizes = [0., 1.], [(), ()]                            # by number of nodes: mean length, nodes below each child
-    parts = [[{0: (0., ())}] + [{} for _ in r] for r in rates]  # parts[m-1][j][n]: the best j first subtrees of m siblings with n nodes in all
-    for n in range(1, size):
-        for r, f in zip(rates, parts):
-            for j, a in enumerate(r):
-                found = [(f[j][n - s][0] + a*best[s], f[j][n - s][1] + (s,)) for s in range(1, n + 1) if n - s in f[j]]
-                if found: f[j + 1][n] = max(found)
-        top = max(f[-1][n] for f in parts if n in f[-1])
-        best.append(1 + top[0]); sizes.append(top[1])
-    return _by_levels(lambda n: sizes[n or size])

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../nbs/16_cli.ipynb #1320ab85
+# %% ../nbs/16_cli.ipynb #db43741b
 import argparse, json, sys
 import torch
 from . import certify
-from .bench import BASELINES, Comparison, compare, tune
+from .bench import BASELINES, Comparison, compare
 from .texts import CHAT, encode, prompts
 from .generate import generate
 from .models import load_pair
 from .rules import RULES
 from .stats import _no_nan
+from .tune import tune
 
 # %% ../nbs/16_cli.ipynb #745272af
 def _models(p):

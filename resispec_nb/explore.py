@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['CELLS', 'COSTS', 'Node', 'recorded_nodes', 'Look', 'look', 'lumped', 'published_bias', 'temperature_page',
-           'explore_temperature', 'mixed', 'walk_flow', 'mean_ranks', 'rated_flow', 'budget_flow', 'uneven_flow',
-           'tree_tables', 'tree_flow', 'uneven_tree', 'uneven_tree_flow', 'step_cost', 'best_trees', 'tree_page',
-           'explore_tree']
+           'explore_temperature', 'mixed', 'budget_flow', 'uneven_flow', 'tree_tables', 'tree_flow', 'uneven_tree',
+           'uneven_tree_flow', 'step_cost', 'best_trees', 'tree_page', 'explore_tree']
 
-# %% ../nbs/14_explore.ipynb #b6ca218b
+# %% ../nbs/14_explore.ipynb #e07d7771
 import base64, html, io, json, re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from .rules import Rule, get_rule
 from .certify import outcome
 from .ceiling import _RECORDED, _recording, anchored_ceiling, ceiling, recorded_laws
 from .trees import Tree
-from .budgets import best_tree, path_budgets, path_law, rated_length
+from .budgets import mean_ranks, path_budgets, path_law, rank_rates
 
 # %% ../nbs/14_explore.ipynb #5641901f
 @dataclass(repr=False)
@@ -192,7 +191,7 @@ def explore_temperature():
     ui = widgets.VBox([node, rule, T, k, text, numbers, picture]); ui.knobs = dict(node=node, rule=rule, temperature=T, k=k); ui.numbers = numbers
     return ui
 
-# %% ../nbs/14_explore.ipynb #f9ff2f9a
+# %% ../nbs/14_explore.ipynb #815f9cfe
 def mixed(
     p:Tensor, # target laws, [..., V]
     q:Tensor, # draft laws, [..., V]
@@ -200,44 +199,6 @@ def mixed(
 ) -> Tensor: # [..., V]
     "A better draft: part of the way to the target. Source: ours."
     return torch.lerp(q, p, quality)
-
-def walk_flow(
-    rank:Tensor, # mean acceptance of each candidate, [k]
-    levels:int, # of the complete tree, counting the root
-) -> Tensor: # probability that each node is on the accepted path, [N]; the sum is tokens a step
-    "Flow of acceptance through a complete tree, judged node by node, at independent nodes. Source: ours."
-    f, k = [1.], len(rank)
-    for i in range(Tree.complete(levels, k).size - 1): f.append(f[i//k]*rank[i % k].item())
-    return torch.tensor(f, dtype=rank.dtype)
-
-# %% ../nbs/14_explore.ipynb #6cd4b9e8
-def mean_ranks(
-    rule:Rule|str,
-    p:Tensor, # target laws, [positions, V]
-    q:Tensor, # draft laws, [positions, V]
-    k:int, # number of candidates
-    draws:int=64, # of candidates at each position, where the rule has no table
-    seed:int=0,
-) -> tuple[Tensor, float]: # mean acceptance of each candidate [k], and standard error of their sum
-    "How often each candidate is the accepted one. Source: ours."
-    rule, g, out = get_rule(rule), torch.Generator().manual_seed(seed), []
-    try: return rule.plan(p, q, k).by_rank.double().mean(0), 0.
-    except ValueError: pass
-    for _ in range(draws):
-        a = rule._judge(p, q, rule.candidates(q, k, uniforms((len(q), k), g))).accept.double()
-        out.append(a*torch.cumprod(torch.cat([torch.ones_like(a[:, :1]), 1 - a[:, :-1]], -1), -1))
-    out = torch.stack(out)                                                           # [draws, positions, k]
-    return out.mean((0, 1)), (out.sum(-1).std(0)/draws**.5).square().mean().div(len(q)).sqrt().item()
-
-# %% ../nbs/14_explore.ipynb #3d44e0f8
-def rated_flow(
-    tree:Tree, # any shape
-    rates:list, # for m = 1, 2, … siblings: mean acceptance of each
-) -> Tensor: # probability that each node is on the accepted path, [N]; the sum is tokens a step
-    "Flow of acceptance through any tree, judged node by node, at independent nodes. Source: ours."
-    f = [1.]
-    for u, r in list(zip(tree.parents, tree.ranks.tolist()))[1:]: f.append(f[u]*float(rates[len(tree.child_lists[u]) - 1][r]))
-    return torch.tensor(f, dtype=torch.float64)
 
 # %% ../nbs/14_explore.ipynb #4dd18665
 def _alike(tree):
@@ -264,7 +225,7 @@ def _walked(rule, p, q, tree, tokens):
     for i, u in enumerate(tree.parents[1:], 1): out.append(out[u]*taken[:, i])
     return torch.stack(out, 1)
 
-# %% ../nbs/14_explore.ipynb #ec3a930c
+# %% ../nbs/14_explore.ipynb #5205310a
 def _under(tree, ends):
     "Probability that the path goes through each node, from where it ends, [n, N]."
     f = list(ends.unbind(1))
@@ -297,23 +258,23 @@ def budget_flow(
     rank = mean_ranks(rule, p, q, branch)[0]
     cuts = [Tree.complete(n, branch) for n in range(2, levels + 1)]
     gains = _gain(get_rule(rule), p, q, cuts[-1], cuts, trees, seed, batch)
-    return [walk_flow(rank, cut.levels) + x.mean(0) for cut, x in zip(cuts, gains)], [(x.sum(1).std()/len(x)**.5).item() for x in gains]
+    return [cut.flow(rank) + x.mean(0) for cut, x in zip(cuts, gains)], [(x.sum(1).std()/len(x)**.5).item() for x in gains]
 
 def uneven_flow(
     rule:Rule|str,
     p:Tensor, # target laws, [positions, V]
     q:Tensor, # draft laws, [positions, V]
     tree:Tree, # any shape
-    rates:list, # as for `rated_flow`
+    rates:list, # as for `Tree.flow`, by number of siblings
     trees:int=200, # drawn
     seed:int=0,
     batch:int=20, # trees at once
 ) -> tuple[Tensor, float]: # flow through each node [N], and standard error of its sum
     "As `budget_flow`, for one tree of any shape. Source: ours."
     x = _gain(get_rule(rule), p, q, tree, [tree], trees, seed, batch)[0]
-    return rated_flow(tree, rates) + x.mean(0), (x.sum(1).std()/len(x)**.5).item()
+    return tree.flow(rates) + x.mean(0), (x.sum(1).std()/len(x)**.5).item()
 
-# %% ../nbs/14_explore.ipynb #9210e8a8
+# %% ../nbs/14_explore.ipynb #fef6c041
 def tree_tables() -> dict: # "rows": one per temperature, quality, rule and branch; "uneven": one per temperature, quality, rule and size; "about": how they were made
     "The shipped tables of the tree explorer."
     return json.loads((_ASSETS/"explore_trees.json").read_text())
@@ -324,7 +285,7 @@ def tree_flow(
     budgets:bool, # judge whole paths
 ) -> Tensor: # [N]; the sum is tokens a step
     "Flow of acceptance from the tables."
-    return torch.tensor([1., *row["flow"][levels - 2]], dtype=torch.float64) if budgets else walk_flow(torch.tensor(row["rank"], dtype=torch.float64), levels)
+    return torch.tensor([1., *row["flow"][levels - 2]], dtype=torch.float64) if budgets else Tree.complete(levels, row["branch"]).flow(row["rank"])
 
 def uneven_tree(
     shape:dict, # of `tree_tables`, under "uneven"
@@ -339,7 +300,7 @@ def uneven_tree_flow(
 ) -> Tensor: # [N]; the sum is tokens a step
     "Flow of acceptance through a best tree, from the tables."
     if budgets: return torch.tensor([1., *shape["flow"]], dtype=torch.float64)
-    return rated_flow(uneven_tree(shape), [r["rank"] for r in sorted(rows, key=lambda r: r["branch"])])
+    return uneven_tree(shape).flow([r["rank"] for r in sorted(rows, key=lambda r: r["branch"])])
 
 # %% ../nbs/14_explore.ipynb #b41bdf57
 COSTS = { # assumed

@@ -136,59 +136,70 @@ def tree_mask(sees:Tensor, # bool, [N, M] or [B, N, M]: which of the last M cach
     seen = torch.cat([past[:, None].expand(B, N, -1), sees.expand(B, N, M)], -1)[:, None]
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
-# %% ../nbs/07_trees.ipynb #eb159c78
-def _vectors(acceptance, levels):
-    "Acceptance by depth and rank, [levels-1, k], checked; shallower tables are continued by their last row."
+# %% ../nbs/07_trees.ipynb #e2d11bd9
+def _by_siblings(acceptance):
+    "Is this a list of k rows, the m-th with one number for each of m siblings?"
+    return isinstance(acceptance, (list, tuple)) and len(acceptance) > 1 and all(hasattr(a, "__len__") for a in acceptance) and [len(a) for a in acceptance] == [*range(1, len(acceptance) + 1)]
+
+def _table(acceptance, levels):
+    "Acceptance by depth, number of siblings and rank, checked: [levels-1, k, k], or [levels-1, 1, k] where siblings do not matter; too few depths are continued by the last."
+    ragged = _by_siblings(acceptance)
+    if ragged: acceptance = [[float(x) for x in a] + [0.]*(len(acceptance) - len(a)) for a in acceptance]
     a = torch.as_tensor(acceptance, dtype=torch.float64)
-    if a.ndim not in (1, 2) or a.numel() == 0: raise ValueError(f"acceptance: shape {tuple(a.shape)}, expected [k], by candidate, or [depths, k]")
+    if a.ndim not in (1, 2) or a.numel() == 0: raise ValueError(f"acceptance: shape {tuple(a.shape)}, expected [k], by candidate, or [depths, k], or k rows of 1, 2, …, k numbers, by number of siblings")
     if not (a >= 0).all() or (a.sum(-1) > 1 + 1e-9).any(): raise ValueError(f"acceptance: {a.tolist()} are no probabilities of one candidate being accepted; they have to be >= 0 with a sum <= 1 (accepted_by_rank over the number of nodes tested)")
-    a = a.expand(levels - 1, -1) if a.ndim == 1 else torch.cat([a, a[-1:].expand(levels, -1)])[:levels - 1]
-    return a
+    if ragged or a.ndim == 1: return a.reshape(1, -1, a.shape[-1]).expand(levels - 1, -1, -1)
+    return torch.cat([a, a[-1:].expand(levels, -1)])[:levels - 1, None]
 
 def _flow(self:Tree,
-          acceptance, # probability that candidate r is the accepted one, [k] or [depths, k]; 0 for candidates beyond k
+          acceptance, # probability that candidate r is the accepted one: [k]; or [depths, k]; or k rows of 1, 2, …, k numbers, by number of siblings. 0 for candidates beyond k
 ) -> Tensor: # [N]
-    "Probability that each node is on the accepted path. Source: Chen et al. 2024 (Sequoia)."
-    a, out = _vectors(acceptance, max(self.levels, 2)).tolist(), [1.]
-    for x, r in list(zip(self.parents, self.ranks.tolist()))[1:]: out.append(out[x]*(a[self.depths[x]][r] if r < len(a[0]) else 0.))
+    "Probability that each node is on the accepted path. Source: Chen et al. 2024 (Sequoia); by number of siblings: ours."
+    a = _table(acceptance, max(self.levels, 2)).tolist(); rows, k, out = len(a[0]), len(a[0][0]), [1.]
+    if rows > 1 and self.branch > k: raise ValueError(f"acceptance: given for up to {k} siblings, but {self!r} has nodes with {self.branch}; give it for as many")
+    for x, r in list(zip(self.parents, self.ranks.tolist()))[1:]: out.append(out[x]*(a[self.depths[x]][min(len(self.child_lists[x]), rows) - 1][r] if r < k else 0.))
     return torch.tensor(out, dtype=torch.float64)
 
 def _value(self:Tree, acceptance) -> float:
-    "Expected number of emitted tokens; `acceptance` as for `flow`."
+    "Expected number of emitted tokens; `acceptance` as for `flow`. Source: Chen et al. 2024 (Sequoia)."
     return self.flow(acceptance).sum().item()
 
 Tree.flow, Tree.value = _flow, _value
 
-# %% ../nbs/07_trees.ipynb #28357fa5
+# %% ../nbs/07_trees.ipynb #41253047
 def _best_shares(acceptance, budget):
-    "For each depth, nodes given to candidate r out of n for candidates r, r+1, …: [levels-1, budget+1, k]. Source: the dynamic program of Chen et al. 2024, by depth."
-    D, k = acceptance.shape; share = torch.zeros(D, budget + 1, k, dtype=torch.long)
-    T = torch.ones(budget + 1, dtype=torch.float64)                              # the deepest level: leaves, whatever they are given
+    "For each depth, nodes given to candidate r out of n for candidates r, r+1, …, [budget+1, m, k], and which m is best, [budget+1]. Source: the dynamic program of Chen et al. 2024, by depth; by number of siblings: ours."
+    D, M, k = acceptance.shape; out = [None]*D
+    floor = torch.zeros(M, k, dtype=torch.float64)                               # the value of giving nothing to candidate r and those after it
+    if M > 1: floor[torch.ones(M, k, dtype=torch.bool).tril()] = -torch.inf      # …not allowed to one of m siblings
+    T = below = torch.ones(budget + 1, dtype=torch.float64)                      # the deepest level: leaves, whatever they are given
     for d in reversed(range(D)):
-        G = torch.zeros(budget + 1, k + 1, dtype=torch.float64)
-        if d < D - 2 and torch.equal(acceptance[d], acceptance[d + 1]) and torch.equal(T, below): share[d] = share[d + 1]; continue    # nothing new from here up
+        if d < D - 2 and torch.equal(acceptance[d], acceptance[d + 1]) and torch.equal(T, below): out[d] = out[d + 1]; continue    # nothing new from here up
+        G, share = torch.zeros(budget + 1, M, k + 1, dtype=torch.float64), torch.zeros(budget + 1, M, k, dtype=torch.long); G[0, :, :k] = floor
         for n in range(1, budget):
-            worth = acceptance[d][:, None]*T[1:n + 1] + G[:n, 1:].flip(0).T      # [k, n]: y = 1 … n for candidate r, n - y for the later ones
+            worth = acceptance[d][..., None]*T[1:n + 1] + G[:n, :, 1:].flip(0).permute(1, 2, 0)    # [m, k, n]: y = 1 … n for candidate r, n - y for the later ones
             best, y = worth.max(-1)
-            G[n, :k], share[d, n] = best.clamp(min=0), torch.where(best > 0, y + 1, 0)
-        below, T = T, torch.cat([T[:1], 1 + G[:budget, 0]])
-    return share
+            G[n, :, :k], share[n] = torch.maximum(best, floor), torch.where(best > floor, y + 1, 0)
+        top, m = G[:budget, :, 0].max(1); share[:budget][top <= 0] = 0           # nothing to be won: a leaf
+        below, T, out[d] = T, torch.cat([T[:1], 1 + top.clamp(min=0)]), (share, m)
+    return out
 
-# %% ../nbs/07_trees.ipynb #3153d202
+# %% ../nbs/07_trees.ipynb #1d1e6e7f
 def _sequoia(cls,
-             acceptance, # probability that candidate r is the accepted one, [k] or [depths, k]
+             acceptance, # probability that candidate r is the accepted one: [k]; or [depths, k]; or k rows of 1, 2, …, k numbers, by number of siblings
              budget:int, # nodes at most, the root included
              levels:int|None=None, # levels at most, counting the root
 ) -> Tree:
-    "The tree of at most `budget` nodes with the largest `value`. Source: Chen et al. 2024 (Sequoia)."
+    "The tree of at most `budget` nodes with the largest `value`. Source: Chen et al. 2024 (Sequoia); by number of siblings: ours."
     for arg, value in (("budget", budget), ("levels", levels)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096): raise ValueError(f"{arg}: expected a whole number from 1 to 4096, got {value!r}")
     levels = min(levels or budget, budget)
-    share = _best_shares(_vectors(acceptance, levels), budget) if levels > 1 else None
+    shares = _best_shares(_table(acceptance, levels), budget) if levels > 1 else []
     parents, given = [-1], [(budget, 0)]                                         # nodes and depth of each subtree, breadth first
     for i, (n, d) in enumerate(given):
-        r, n = 0, n - 1
-        while d < levels - 1 and r < share.shape[-1] and (y := int(share[d, n, r])):
+        if d == len(shares): continue
+        r, n = 0, n - 1; share, m = shares[d][0], int(shares[d][1][n])
+        while r < share.shape[-1] and (y := int(share[n, m, r])):
             parents.append(i); given.append((y, d + 1)); n -= y; r += 1
     return cls(parents, f"sequoia{len(parents)}")
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from resispec_nb.budgets import Budgets, Stratified, arrange, best_tree, expected_length, path_budgets, path_law, rank_rates, rated_length, settle, strata
+from resispec_nb.budgets import Budgets, Stratified, arrange, expected_length, path_budgets, path_law, rank_rates, settle, strata
 from resispec_nb.rules import RULES, get_rule
 from resispec_nb.trees import Tree
 from resispec_nb.verify import _settle_paths, joint_law, joint_law_by_paths, verify_tree, walk_length
@@ -144,13 +144,13 @@ def test_arranged_and_best_trees():
     p, q = (torch.randn(100, 20, generator=g).double().mul(2).softmax(-1) for _ in range(2))
     for name in ("specinfer", "resispec", "stratified", "anchored"):
         rates = rank_rates(get_rule(name), p, q, 3)
-        trees = [arrange(SHAPES["uneven"], rates), arrange(SHAPES["ragged"], rates), best_tree(rates, 7)]
+        trees = [arrange(SHAPES["uneven"], rates), arrange(SHAPES["ragged"], rates), Tree.sequoia(rates, 7)]
         for before, tree in zip((SHAPES["uneven"], SHAPES["ragged"]), trees):
-            assert [len(x) for x in before.level_nodes] == [len(x) for x in tree.level_nodes] and rated_length(tree, rates) >= rated_length(before, rates) - 1e-12
+            assert [len(x) for x in before.level_nodes] == [len(x) for x in tree.level_nodes] and tree.value(rates) >= before.value(rates) - 1e-12
         for tree in trees:
             t, d = tables(3, tree.levels, 8, .15), tables(3, tree.levels - 1, 58, .3)
             for budgets in (False, True): assert (joint_law(tree, t, d, get_rule(name), budgets=budgets) - joint(t)).abs().max() < 1e-12
-    with pytest.raises(ValueError, match="rank_rates"): arrange(Tree.complete(2, 4), rates)
+    with pytest.raises(ValueError, match="up to 3 siblings"): arrange(Tree.complete(2, 4), rates)
 
 
 def test_walk_length_is_the_mean_of_walks():

@@ -50,6 +50,32 @@ def test_sequoia_by_depth():
         assert abs(Tree.sequoia(a, 7).value(a) - max(t.value(a) for t in EVERY)) < 1e-12
 
 
+def by_siblings(seed, k=4):
+    return [vector(2000 + 11*seed + m, m).tolist() for m in range(1, k + 1)]
+
+
+def test_sequoia_by_number_of_siblings_is_brute_force():
+    """Rates that change with the number of siblings, some of them zero: what the rules that plan for all siblings at once have."""
+    for seed in range(50):
+        a = by_siblings(seed)
+        if seed % 3 == 0: a[2][seed % 2] = 0.
+        values = [(t.size, t.levels, t.value(a)) for t in EVERY if t.branch <= 4]
+        for budget, levels in ((7, None), (7, 2), (6, 3), (4, None), (1, None)):
+            found = Tree.sequoia(a, budget, levels)
+            assert found.size <= budget and found.branch <= 4 and abs(found.value(a) - max(v for n, l, v in values if n <= budget and (levels is None or l <= levels))) < 1e-12, (seed, budget, levels)
+
+
+def test_rates_by_siblings_mean_what_they_say():
+    a = by_siblings(0, 3)
+    assert abs(Tree([-1, 0, 0, 1, 1, 1]).value(a) - (1 + a[1][0]*(1 + sum(a[2])) + a[1][1])) < 1e-12
+    nested = vector(5, 3).tolist(); same = [nested[:m] for m in (1, 2, 3)]
+    for t in EVERY:
+        if t.branch <= 3: assert torch.allclose(t.flow(nested), t.flow(same), atol=1e-15)
+    assert Tree.sequoia(same, 40).value(nested) == pytest.approx(Tree.sequoia(nested, 40).value(nested), abs=1e-12)
+    with pytest.raises(ValueError, match="given for up to 3 siblings"): Tree.complete(2, 4).value(a)
+    with pytest.raises(ValueError, match="sum <= 1"): Tree.sequoia([[.5], [.6, .6]], 5)
+
+
 def test_sequoia_is_fast_and_grows_with_its_budget():
     a = [.5, .2, .1, .05, .03, .02, .01, .01]
     values = [Tree.sequoia(a, b).value(a) for b in (16, 64, 128)]

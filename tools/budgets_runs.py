@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from resispec_nb.bench import ratio_of_means
-from resispec_nb.budgets import Distinct, Strata, Stratified, StratifiedPlan, _Serve, arrange, best_tree, expected_length, path_budgets, rank_rates, rated_length, strata
+from resispec_nb.budgets import Distinct, Strata, Stratified, StratifiedPlan, _Serve, arrange, expected_length, path_budgets, rank_rates, strata
 from resispec_nb.laws import draw, law, overlap, uniforms
 from resispec_nb.rules import get_rule
 from resispec_nb.trees import Tree
@@ -86,10 +86,10 @@ def uneven(size=32, k=4, trees=1000, chunk=100):
     pools = {"random good": random_pool(.6), "random middling": random_pool(1.), "random poor": random_pool(1.7), "recorded T=1": recorded_laws(1.), "recorded T=0.6": recorded_laws(.6)}
     out = dict(size=size, siblings=k, trees=trees, cells={})
     for pool, (P, Q) in pools.items():
-        made = best_tree(rank_rates(get_rule("specinfer"), P, Q, k), size); cell = out["cells"][pool] = dict(made=made.parents, rules={})
+        made = Tree.sequoia(rank_rates(get_rule("specinfer"), P, Q, k), size); cell = out["cells"][pool] = dict(made=made.parents, rules={})
         for name in ("specinfer", "resispec", "anchored", "stratified"):
             rule = get_rule(name); rates = rank_rates(rule, P, Q, k); rows = cell["rules"][name] = dict(rates=rates)
-            for shape, tree in (("as made", made), ("arranged", arrange(made, rates)), ("best", best_tree(rates, size))):
+            for shape, tree in (("as made", made), ("arranged", arrange(made, rates)), ("best", Tree.sequoia(rates, size))):
                 lengths = {False: [], True: []}
                 for c in range(trees//chunk):
                     g = torch.Generator().manual_seed(c); at = torch.randint(len(P), (chunk, tree.size), generator=g); p, q = P[at], Q[at[:, list(tree.inner)]]
@@ -97,7 +97,7 @@ def uneven(size=32, k=4, trees=1000, chunk=100):
                     for i, n in enumerate(tree.inner): kids = list(tree.child_lists[n]); tokens[:, kids] = rule.candidates(q[:, i], len(kids), torch.rand(chunk, len(kids), generator=g).double())
                     lengths[False].append(walk_length(tree, p, q, tokens, rule)); lengths[True].append(expected_length(tree, path_budgets(tree, p, q, tokens, rule).coin))
                 x = {b: torch.cat(v).double() for b, v in lengths.items()}
-                rows[shape] = dict(levels=[len(l) for l in tree.level_nodes], by_rates=rated_length(tree, rates), **{n: [x[b].mean().item(), (x[b].std()/trees**.5).item()] for n, b in (("node by node", False), ("budgets", True))})
+                rows[shape] = dict(levels=[len(l) for l in tree.level_nodes], by_rates=tree.value(rates), **{n: [x[b].mean().item(), (x[b].std()/trees**.5).item()] for n, b in (("node by node", False), ("budgets", True))})
             save("budgets_uneven.json", out); print(pool, name, {s: [round(y, 3) for y in rows[s]["budgets"]] for s in ("as made", "arranged", "best")}, flush=True)
 
 

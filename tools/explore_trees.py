@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from resispec_nb.budgets import best_tree
 from resispec_nb.ceiling import recorded_laws
-from resispec_nb.explore import budget_flow, mean_ranks, mixed, rated_flow, uneven_flow
+from resispec_nb.explore import budget_flow, mean_ranks, mixed, uneven_flow
 from resispec_nb.laws import overlap
+from resispec_nb.trees import Tree
 
 PATH = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent/"resispec_nb/assets/explore_trees.json"
 LEVELS, SIZES, QUALITIES, TREES = {1: 7, 2: 7, 3: 5, 4: 4}, (8, 16, 32, 64), (0, .3333, .6667), 400
@@ -38,9 +38,9 @@ def main() -> None:
                 rates = [row[T, quality, rule, m]["rank"] for m in LEVELS]
                 for size in SIZES:
                     if (T, quality, rule, size) in done: continue
-                    tree = best_tree(rates, size); flow, error = uneven_flow(rule, p, q, tree, rates, TREES)
+                    tree = Tree.sequoia(rates, size); flow, error = uneven_flow(rule, p, q, tree, rates, TREES)
                     uneven.append(dict(temperature=T, quality=quality, rule=rule, size=size, parents=tree.parents[1:], flow=short(flow[1:], 5), se=round(error, 4)))
-                    sys.stdout.write(f"T={T} quality={quality} {rule} best of {size}: {rated_flow(tree, rates).sum():.3f}, with budgets {flow.sum():.3f} ± {error:.3f}\n"); sys.stdout.flush()
+                    sys.stdout.write(f"T={T} quality={quality} {rule} best of {size}: {tree.value(rates):.3f}, with budgets {flow.sum():.3f} ± {error:.3f}\n"); sys.stdout.flush()
                 PATH.write_text(json.dumps(dict(about=ABOUT, rows=rows, uneven=uneven), separators=(",", ":")))
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from resispec_nb.bench import _decode, append, baseline, parts, read, tune
+from resispec_nb.bench import _decode, append, baseline, parts, read
+from resispec_nb.tune import tune
 from resispec_nb.texts import CHAT, encode, prompts
 from resispec_nb.generate import generate
 from resispec_nb.models import load_pair

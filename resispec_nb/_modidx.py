@@ -465,6 +465,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'resispec_nb.models._gguf_file': ('models.html#_gguf_file', 'resispec_nb/models.py'),
                                     'resispec_nb.models._move': ('models.html#_move', 'resispec_nb/models.py'),
                                     'resispec_nb.models._select': ('models.html#_select', 'resispec_nb/models.py'),
+                                    'resispec_nb.models._stored': ('models.html#_stored', 'resispec_nb/models.py'),
                                     'resispec_nb.models.cache_folder': ('models.html#cache_folder', 'resispec_nb/models.py'),
                                     'resispec_nb.models.check_model': ('models.html#check_model', 'resispec_nb/models.py'),
                                     'resispec_nb.models.join_draft': ('models.html#join_draft', 'resispec_nb/models.py'),

@@ -5,23 +5,23 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../nbs/16_cli.ipynb #db43741b
+# %% ../nbs/16_cli.ipynb #c9625087
 import argparse, json, sys
 import torch
 from . import certify
 from .bench import BASELINES, Comparison, compare
 from .texts import CHAT, encode, prompts
 from .generate import generate
-from .models import load_pair
+from .models import DRAFTS, load_pair
 from .rules import RULES
 from .stats import _no_nan
 from .tune import tune
 
-# %% ../nbs/16_cli.ipynb #745272af
+# %% ../nbs/16_cli.ipynb #82f133c2
 def _models(p):
     "Arguments that say which models, and how they sample."
     p.add_argument("--target", default="smollm2-135m", help="a known name, a folder or a hub id (default smollm2-135m, which ships with a draft)")
-    p.add_argument("--draft", help="a folder or a hub id with the same tokenizer; left out: the shipped draft")
+    p.add_argument("--draft", help=f"one that ships ({', '.join(DRAFTS['smollm2-135m'])}), a folder or a hub id with the same tokenizer; left out: the first that ships")
     p.add_argument("--draft-tokens", type=int, help="the shipped draft proposes the first so many ids only (default 8192; 0 for all)")
     p.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"), help="of the weights (default bfloat16)")
     p.add_argument("--temperature", type=float, default=1., help="0 is greedy (default 1)")
@@ -54,10 +54,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_parser("certify", help="is a verifier exact?", add_help=False)
     return top
 
-# %% ../nbs/16_cli.ipynb #488d20aa
+# %% ../nbs/16_cli.ipynb #f1672e7a
 def _pair(a, trimmed=True):
     "The pair that the arguments ask for."
-    n = None if a.draft or a.target != "smollm2-135m" or not trimmed else 8192 if a.draft_tokens is None else a.draft_tokens or None
+    shipped = a.target in DRAFTS and a.draft in (None, *DRAFTS[a.target])
+    n = None if not shipped or not trimmed else 8192 if a.draft_tokens is None else a.draft_tokens or None
     return load_pair(a.target, a.draft, getattr(torch, a.dtype), draft_tokens=n)
 
 def _generate(a):

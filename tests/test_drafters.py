@@ -11,6 +11,7 @@ from resispec_nb.eagle import EagleDraft, EagleHead, features_of, load_eagle
 from resispec_nb.generate import generate
 from resispec_nb.laws import law
 from resispec_nb.lookup import LookupDraft, NGrams
+from resispec_nb.models import ASSETS, DRAFTS, join_draft
 from resispec_nb.rules import RULES, get_rule
 from resispec_nb.trees import Tree
 from resispec_nb.verify import joint_law
@@ -203,6 +204,35 @@ def test_published_layer_is_the_papers(tiny, tmp_path):
     attended, _ = layer.self_attn(hidden_states=h, position_embeddings=head.rotary(h, torch.arange(6)[None]), attention_mask=torch.full((6, 6), -1e9).triu(1)[None, None])
     out = h + attended; out = out + layer.mlp(layer.post_attention_layernorm(out))
     assert (out - head(f[None], x[None], torch.arange(6)[None])).abs().max() < 1e-5
+
+
+def kept(weights, file):
+    """A draft's file with its card."""
+    save_file(weights, file); file.with_suffix(".json").write_text(json.dumps(dict(sha256=hashlib.sha256(file.read_bytes()).hexdigest()))); return file
+
+
+def test_a_draft_in_eight_bits(tmp_path):
+    """Integers times the scale of their row, to the bit; a file without a scale, or with one bit turned, is refused by name."""
+    target, small = llama(layers=4), llama(layers=2, seed=1)
+    weights = {k.removeprefix("model."): v for k, v in small.state_dict().items() if "layers." in k or k == "model.norm.weight"}; packed, whole = {}, {}
+    for k, v in weights.items():
+        if v.ndim == 2:
+            scale = v.abs().amax(1, keepdim=True)/127; packed[k], packed[f"{k}.scale"] = (v/scale).round().to(torch.int8), scale; whole[k] = packed[k]*scale
+        else: packed[k] = whole[k] = v
+    read = join_draft(target, kept(packed, tmp_path/"eight.safetensors")); same = join_draft(target, kept(whole, tmp_path/"whole.safetensors")); ids = torch.arange(9)[None]
+    assert torch.equal(read(ids).logits, same(ids).logits) and read.config.num_hidden_layers == 2 and read.lm_head.weight.data_ptr() == target.lm_head.weight.data_ptr()
+    near = join_draft(target, kept(weights, tmp_path/"float.safetensors"))(ids).logits; assert 0 < (near - read(ids).logits).abs().max() < .3*near.std()
+    out = generate(target, read, torch.arange(3), "d3b2", max_new_tokens=6, generator=0); assert len(out[0].tokens) == 6
+    name = next(k for k in packed if k.endswith(".scale")); short = {k: v for k, v in packed.items() if k != name}
+    with pytest.raises(ValueError, match=f"short.safetensors: .*{name} is not in the file"): join_draft(target, kept(short, tmp_path/"short.safetensors"))
+    data = bytearray((tmp_path/"eight.safetensors").read_bytes()); data[-3] ^= 4; (tmp_path/"eight.safetensors").write_bytes(data)
+    with pytest.raises(ValueError, match="eight.safetensors: SHA-256"): join_draft(target, tmp_path/"eight.safetensors")
+
+
+@pytest.mark.parametrize("name", DRAFTS["smollm2-135m"])
+def test_shipped_drafts_are_small_and_say_what_they_are(name):
+    file = ASSETS/f"{name}.safetensors"; card = json.loads(file.with_suffix(".json").read_text())
+    assert file.stat().st_size < 16e6 and card["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest() and card["name"] == name and f"# {name}" in file.with_suffix(".md").read_text()
 
 
 def test_a_corrupted_file_is_refused_by_name_and_hash(tiny, tmp_path):

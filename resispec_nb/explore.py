@@ -23,7 +23,7 @@ from .rules import Rule, get_rule
 from .certify import outcome
 from .ceiling import _RECORDED, _recording, anchored_ceiling, ceiling, recorded_laws
 from .trees import Tree
-from .budgets import mean_ranks, path_budgets, path_law, rank_rates
+from .budgets import mean_ranks, path_budgets, path_law
 
 # %% ../nbs/14_explore.ipynb #5641901f
 @dataclass(repr=False)

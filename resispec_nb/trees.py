@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['Tree', 'positions', 'tree_mask', 'plot_tree', 'ends_of']
 
-# %% ../nbs/07_trees.ipynb #bf565fc8
+# %% ../nbs/07_trees.ipynb #3861ffb7
 import re
 from functools import cached_property
 from pathlib import Path
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -136,16 +137,17 @@ def tree_mask(sees:Tensor, # bool, [N, M] or [B, N, M]: which of the last M cach
     seen = torch.cat([past[:, None].expand(B, N, -1), sees.expand(B, N, M)], -1)[:, None]
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
-# %% ../nbs/07_trees.ipynb #e2d11bd9
+# %% ../nbs/07_trees.ipynb #ed8933c9
 def _by_siblings(acceptance):
     "Is this a list of k rows, the m-th with one number for each of m siblings?"
-    return isinstance(acceptance, (list, tuple)) and len(acceptance) > 1 and all(hasattr(a, "__len__") for a in acceptance) and [len(a) for a in acceptance] == [*range(1, len(acceptance) + 1)]
+    return isinstance(acceptance, (list, tuple)) and len(acceptance) > 1 and [len(a) if np.ndim(a) == 1 else 0 for a in acceptance] == [*range(1, len(acceptance) + 1)]
 
 def _table(acceptance, levels):
     "Acceptance by depth, number of siblings and rank, checked: [levels-1, k, k], or [levels-1, 1, k] where siblings do not matter; too few depths are continued by the last."
     ragged = _by_siblings(acceptance)
     if ragged: acceptance = [[float(x) for x in a] + [0.]*(len(acceptance) - len(a)) for a in acceptance]
-    a = torch.as_tensor(acceptance, dtype=torch.float64)
+    try: a = torch.as_tensor(acceptance, dtype=torch.float64)
+    except (TypeError, ValueError): raise ValueError(f"acceptance: expected numbers [k], by candidate, or [depths, k], or k rows of 1, 2, …, k numbers, by number of siblings, got {acceptance!r}") from None
     if a.ndim not in (1, 2) or a.numel() == 0: raise ValueError(f"acceptance: shape {tuple(a.shape)}, expected [k], by candidate, or [depths, k], or k rows of 1, 2, …, k numbers, by number of siblings")
     if not (a >= 0).all() or (a.sum(-1) > 1 + 1e-9).any(): raise ValueError(f"acceptance: {a.tolist()} are no probabilities of one candidate being accepted; they have to be >= 0 with a sum <= 1 (accepted_by_rank over the number of nodes tested)")
     if ragged or a.ndim == 1: return a.reshape(1, -1, a.shape[-1]).expand(levels - 1, -1, -1)

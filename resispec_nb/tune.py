@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['PARTS', 'SHAPES', 'SIZES', 'TREES', 'StepTime', 'fit_step_time', 'reckon', 'tune']
 
-# %% ../nbs/12c_tune.ipynb #392d69b4
+# %% ../nbs/12c_tune.ipynb #26d73e6f
 import time
 from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch import Tensor
 from tqdm import tqdm
 from .bench import _decode
 from .budgets import rank_rates
@@ -19,7 +18,6 @@ from .models import Pair
 from .replay import replay_laws
 from .rules import get_rule
 from .stats import Stats
-from .texts import encode, prompts
 from .trees import Tree
 
 # %% ../nbs/12c_tune.ipynb #ed78130c

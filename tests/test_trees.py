@@ -74,6 +74,9 @@ def test_rates_by_siblings_mean_what_they_say():
     assert Tree.sequoia(same, 40).value(nested) == pytest.approx(Tree.sequoia(nested, 40).value(nested), abs=1e-12)
     with pytest.raises(ValueError, match="given for up to 3 siblings"): Tree.complete(2, 4).value(a)
     with pytest.raises(ValueError, match="sum <= 1"): Tree.sequoia([[.5], [.6, .6]], 5)
+    assert Tree.sequoia([torch.tensor(.5), torch.tensor(.2)], 9) == Tree.sequoia([.5, .2], 9) and Tree.sequoia([torch.tensor([.5]), torch.tensor([.4, .3])], 9) == Tree.sequoia([[.5], [.4, .3]], 9)
+    for odd in ([[.5], [.3, .2, .1]], [[.5, .2], [.3]], "half", None):
+        with pytest.raises(ValueError, match="acceptance: expected"): Tree.sequoia(odd, 5)
 
 
 def test_sequoia_is_fast_and_grows_with_its_budget():

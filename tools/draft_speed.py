@@ -23,7 +23,7 @@ def main(texts=15):
         _, stats = _decode(pairs.get(job["draft"], some), encoded[job["text"]], job["rule"], job["tree"], True, job["temperature"], job["tokens"], job["text"])
         return dict(processor_seconds=round(time.process_time() - clock, 3), steps=stats.steps, emitted=stats.emitted)
     ways = [("", "plain", "d2b1"), *((d, "specinfer", t) for d in pairs for t in TREES)]
-    jobs = [dict(draft=d, rule=rule, tree=tree, text=i, tokens=TOKENS, temperature=T) for i in range(len(encoded)) for T in (1.,) for d, rule, tree in ways]
+    jobs = [dict(draft=d, rule=rule, tree=tree, text=i, tokens=TOKENS, temperature=1.) for i in range(len(encoded)) for d, rule, tree in ways]
     measure(dict(jobs[1], tokens=4))                                     # the first call of a model is slow
     run(jobs, measure, OUT, "text")
 

@@ -20,8 +20,8 @@ from .rules import get_rule
 from .stats import Stats
 from .trees import Tree
 
-# %% ../nbs/12c_tune.ipynb #ed78130c
-PARTS = ("step", "level", "node", "inner")
+# %% ../nbs/12c_tune.ipynb #da59486c
+PARTS = ("step", "level", "node", "inner node")
 
 def _parts_of(tree): return [1, tree.levels - 1, tree.size - 1, len(tree.inner)]
 
@@ -33,7 +33,7 @@ class StepTime:
         "Seconds of a step."
         if rule not in self.seconds: raise ValueError(f"rule: no step of {rule!r} was timed, only {', '.join(self.seconds)}")
         return float(np.dot(self.seconds[rule], _parts_of(tree)))
-    def __repr__(self): return "StepTime(" + "; ".join(f"{r}: " + " + ".join(f"{1000*x:.2f} ms a {n}" for n, x in zip(PARTS, s)) for r, s in self.seconds.items()) + ")"
+    def __repr__(self): return "StepTime(" + "; ".join(f"{r}: " + " + ".join(f"{1000*x:.2f} ms each {n}" for n, x in zip(PARTS, s)) for r, s in self.seconds.items()) + ")"
 
 def fit_step_time(
     trees:list, # shapes that were timed
